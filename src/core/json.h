@@ -13,11 +13,13 @@ dt_status dtp_json_load(json_t **out, const char *path, size_t maximum, dt_err *
 /* Atomic write, indent 2, keys in insertion order or sorted, newline at the end. */
 dt_status dtp_json_save(const json_t *value, const char *path, bool sort_keys, dt_err *err);
 
-/* Optional fields: absent or null leaves *out as it was. A wrong type is DT_E_FORMAT "WHERE: FIELD is ..., expected ...". */
+/* Optional fields: absent or null leaves *out as it was. A wrong type is DT_E_FORMAT "WHERE: FIELD is ..., expected
+ * ...". */
 dt_status dtp_json_get_int(const json_t *object, const char *field, const char *where, int64_t *out, dt_err *err);
 dt_status dtp_json_get_double(const json_t *object, const char *field, const char *where, double *out, dt_err *err);
 dt_status dtp_json_get_bool(const json_t *object, const char *field, const char *where, bool *out, dt_err *err);
 /* Borrowed from the object. */
-dt_status dtp_json_get_string(const json_t *object, const char *field, const char *where, const char **out, dt_err *err);
+dt_status dtp_json_get_string(const json_t *object, const char *field, const char *where, const char **out,
+                              dt_err *err);
 
 #endif

@@ -21,7 +21,10 @@ void dtp_log_set_sink(dt_log_sink sink, void *user)
     log_user = user;
 }
 
-void dtp_log_set_level(dt_log_level level) { log_level = level; }
+void dtp_log_set_level(dt_log_level level)
+{
+    log_level = level;
+}
 
 void dtp_log(dt_log_level level, const char *format, ...)
 {

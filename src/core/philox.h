@@ -41,12 +41,16 @@ typedef struct dt_dropout_key {
     uint32_t step, micro, input;
 } dt_dropout_key;
 
-DT_HOST_DEVICE static inline uint32_t dt_dropout_threshold(float p) { return (uint32_t)(p * 65536.0f + 0.5f); }
+DT_HOST_DEVICE static inline uint32_t dt_dropout_threshold(float p)
+{
+    return (uint32_t)(p * 65536.0f + 0.5f);
+}
 
 /* Bit i (0..7) set = element block*8 + i is kept. The element index runs row-major over [T, n]. */
 DT_HOST_DEVICE static inline uint32_t dt_dropout_mask8(dt_dropout_key key, uint64_t block, uint32_t threshold)
 {
-    dt_philox_block r = dt_philox(key.seed, key.step, key.micro ^ ((uint32_t)(block >> 32) << 16), key.input, (uint32_t)block);
+    dt_philox_block r =
+        dt_philox(key.seed, key.step, key.micro ^ ((uint32_t)(block >> 32) << 16), key.input, (uint32_t)block);
     uint32_t mask = 0;
     for (int i = 0; i < 4; i++) {
         mask |= (uint32_t)((r.word[i] & 0xffffu) >= threshold) << (2 * i);

@@ -34,11 +34,8 @@ const char *dt_dtype_name(dt_dtype dtype)
 
 dt_tensor dt_tensor_4d(void *data, dt_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3)
 {
-    return (dt_tensor){.data = data,
-                       .dtype = dtype,
-                       .rank = 4,
-                       .shape = {n0, n1, n2, n3},
-                       .stride = {n1 * n2 * n3, n2 * n3, n3, 1}};
+    return (dt_tensor){
+        .data = data, .dtype = dtype, .rank = 4, .shape = {n0, n1, n2, n3}, .stride = {n1 * n2 * n3, n2 * n3, n3, 1}};
 }
 
 dt_tensor dt_tensor_3d(void *data, dt_dtype dtype, int64_t n0, int64_t n1, int64_t n2)

@@ -22,9 +22,9 @@ static void bf16_rounds_to_nearest_even(void **state)
 {
     (void)state;
     assert_int_equal(dt_f32_to_bf16(1.0f), 0x3f80);
-    assert_int_equal(dt_f32_to_bf16(1.00390625f), 0x3f80);        /* 1 + 2^-8: a tie, to even */
-    assert_int_equal(dt_f32_to_bf16(1.01171875f), 0x3f82);        /* 1 + 3 * 2^-8: a tie, to even */
-    assert_int_equal(dt_f32_to_bf16(3.4e38f), 0x7f80);            /* above the largest bf16: infinity */
+    assert_int_equal(dt_f32_to_bf16(1.00390625f), 0x3f80); /* 1 + 2^-8: a tie, to even */
+    assert_int_equal(dt_f32_to_bf16(1.01171875f), 0x3f82); /* 1 + 3 * 2^-8: a tie, to even */
+    assert_int_equal(dt_f32_to_bf16(3.4e38f), 0x7f80);     /* above the largest bf16: infinity */
     assert_true(isnan(dt_bf16_to_f32(dt_f32_to_bf16(NAN))));
     for (uint32_t h = 0; h < 0x7f80; h++)
         assert_int_equal(dt_f32_to_bf16(dt_bf16_to_f32((uint16_t)h)), h);
