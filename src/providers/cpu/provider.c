@@ -1,0 +1,20 @@
+/* The table of the cpu provider. One line per operator, in the order of dt_op. */
+#include "providers/builtin.h"
+#include "providers/cpu/cpu.h"
+
+static const dt_op_set *const operators[] = {
+    NULL, /* grows with the operators; n_ops leaves this end mark out */
+};
+
+const dt_provider dtp_provider_cpu = {
+    .abi = DT_PROVIDER_ABI,
+    .struct_size = sizeof(dt_provider),
+    .name = "cpu",
+    .version = "0.1.0",
+    .build_id = "built in",
+    .device = DT_DEVICE_CPU,
+    .priority = 100,
+    .device_ops = &dtp_cpu_device_ops,
+    .ops = operators,
+    .n_ops = sizeof operators / sizeof *operators - 1,
+};
