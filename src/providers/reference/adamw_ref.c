@@ -1,6 +1,5 @@
+#include "providers/reference/reference.h"
 #include <deltune/op/optimizer.h>
-#include <deltune/provider.h>
-#include <math.h>
 
 static void update_segment(const dt_adamw_args *a, const dt_param_segment *segment)
 {

@@ -1,7 +1,5 @@
-#include "providers/reference/access.h"
+#include "providers/reference/reference.h"
 #include <deltune/op/attention.h>
-#include <deltune/provider.h>
-#include <math.h>
 
 /* One query row of one head and the keys it may see. */
 typedef struct query {
@@ -9,7 +7,10 @@ typedef struct query {
     int64_t key_begin, key_end;
 } query;
 
-static const dt_seqs *key_seqs(const dt_attention_args *a) { return a->kv_seqs.n_seq ? &a->kv_seqs : &a->seqs; }
+static const dt_seqs *key_seqs(const dt_attention_args *a)
+{
+    return a->kv_seqs.n_seq ? &a->kv_seqs : &a->seqs;
+}
 
 static query query_of(const dt_attention_args *a, int64_t n, int64_t row, int64_t head)
 {
@@ -38,7 +39,10 @@ static void softmax(const dt_attention_args *a, query i, double *p)
         p[j] /= sum;
 }
 
-static int64_t longest(const dt_seqs *seqs) { return seqs->T_cap > seqs->T ? seqs->T_cap : seqs->T; }
+static int64_t longest(const dt_seqs *seqs)
+{
+    return seqs->T_cap > seqs->T ? seqs->T_cap : seqs->T;
+}
 
 static size_t workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {
@@ -66,7 +70,7 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
                     ref_store3(&a->o, row, head, d, sum);
                 }
             }
-    ref_zero_rows(a->o, a->seqs.T);
+    ref_zero_rows(&a->o, a->seqs.T, a->o.shape[0]);
     return DT_OK;
 }
 
@@ -114,9 +118,9 @@ static dt_status backward(dt_exec *exec, const void *args, const void *saved, vo
                 ref_store3(&a->dk, j, h, d, dk[(j * Hkv + h) * D + d]);
                 ref_store3(&a->dv, j, h, d, dv[(j * Hkv + h) * D + d]);
             }
-    ref_zero_rows(a->dq, T);
-    ref_zero_rows(a->dk, T);
-    ref_zero_rows(a->dv, T);
+    ref_zero_rows(&a->dq, T, a->dq.shape[0]);
+    ref_zero_rows(&a->dk, T, a->dk.shape[0]);
+    ref_zero_rows(&a->dv, T, a->dv.shape[0]);
     return DT_OK;
 }
 

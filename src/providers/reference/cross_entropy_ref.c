@@ -1,7 +1,5 @@
-#include "providers/reference/access.h"
+#include "providers/reference/reference.h"
 #include <deltune/op/cross_entropy.h>
-#include <deltune/provider.h>
-#include <math.h>
 
 /* Workspace: the logits of one row [V], one gradient row [H], the log-sum-exp of every row [T_cap]; all double. */
 static size_t workspace_bytes(const dt_exec *exec, const void *args, bool backward)
@@ -84,15 +82,28 @@ static void weight_gradient(const dt_cross_entropy_args *a, const double *lse, d
     }
 }
 
+static dt_status check_targets(const dt_cross_entropy_args *a, dt_err *err)
+{
+    const int32_t *target = a->target.data;
+    for (int64_t t = 0; t < a->T; t++)
+        if (target[t] >= a->weight.shape[0])
+            return dt_fail(err, DT_E_ARG, "cross_entropy: target[%lld] is %d, the vocabulary has %lld entries",
+                           (long long)t, target[t], (long long)a->weight.shape[0]);
+    return DT_OK;
+}
+
 static dt_status forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
 {
-    (void)exec, (void)saved, (void)err;
+    (void)exec, (void)saved;
     const dt_cross_entropy_args *a = args;
     const int32_t *target = a->target.data;
     double *logits = workspace, *dh = logits + a->weight.shape[0], *lse = dh + a->h.shape[1];
     dt_cross_entropy_result result = {0};
+    dt_status status = check_targets(a, err);
+    if (status != DT_OK)
+        return status;
     if (dt_tensor_present(&a->dh))
-        ref_zero_rows(a->dh, 0);
+        ref_zero_rows(&a->dh, 0, a->dh.shape[0]);
     for (int64_t t = 0; dt_tensor_present(&a->row_loss) && t < a->row_loss.shape[0]; t++)
         ref_store(&a->row_loss, t, 0);
     for (int64_t t = 0; t < a->T; t++) {

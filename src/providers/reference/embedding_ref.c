@@ -1,14 +1,13 @@
-#include "providers/reference/access.h"
+#include "providers/reference/reference.h"
 #include <deltune/op/embedding.h>
-#include <deltune/provider.h>
 
 static dt_status check_ids(const dt_embedding_args *a, dt_err *err)
 {
     const int32_t *ids = a->ids.data;
     for (int64_t t = 0; t < a->T; t++)
         if (ids[t] < 0 || ids[t] >= a->weight.shape[0])
-            return dt_fail(err, DT_E_ARG, "embedding: ids[%lld] is %d, the table has rows 0..%lld", (long long)t, ids[t],
-                           (long long)a->weight.shape[0] - 1);
+            return dt_fail(err, DT_E_ARG, "embedding: ids[%lld] is %d, the table has rows 0..%lld", (long long)t,
+                           ids[t], (long long)a->weight.shape[0] - 1);
     return DT_OK;
 }
 
@@ -23,7 +22,7 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
     for (int64_t t = 0; t < a->T; t++)
         for (int64_t j = 0; j < a->weight.shape[1]; j++)
             ref_store2(&a->y, t, j, ref_load2(&a->weight, ids[t], j));
-    ref_zero_rows(a->y, a->T);
+    ref_zero_rows(&a->y, a->T, a->y.shape[0]);
     return DT_OK;
 }
 

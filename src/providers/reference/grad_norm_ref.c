@@ -1,6 +1,5 @@
+#include "providers/reference/reference.h"
 #include <deltune/op/optimizer.h>
-#include <deltune/provider.h>
-#include <math.h>
 
 static dt_status forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
 {

@@ -1,7 +1,6 @@
 #include "core/philox.h"
-#include "providers/reference/access.h"
+#include "providers/reference/reference.h"
 #include <deltune/op/linear.h>
-#include <deltune/provider.h>
 
 /* Workspace: u = mask(x) A^T and, in backward, du = scale dy B, both [T_cap,R] in double. */
 static int64_t stacked_rank(const dt_linear_args *a)
@@ -54,7 +53,7 @@ static void part_forward(const dt_linear_args *a, const dt_linear_part *part, co
             double addend = dt_tensor_present(&part->c) ? ref_load2(&part->c, t, o) : 0;
             ref_store2(&part->y, t, o, sum + a->lora_scale * low_rank + addend);
         }
-    ref_zero_rows(part->y, a->T);
+    ref_zero_rows(&part->y, a->T, part->y.shape[0]);
 }
 
 static dt_status forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
@@ -126,7 +125,7 @@ static void input_gradient(const dt_linear_args *a, const double *du)
                 low_rank += du[t * R + r] * ref_load2(&a->lora_a, r, i);
             ref_store2(&a->dx, t, i, sum + (R ? low_rank * keep_factor(a, t, i) : 0));
         }
-    ref_zero_rows(a->dx, a->T);
+    ref_zero_rows(&a->dx, a->T, a->dx.shape[0]);
 }
 
 static dt_status backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)

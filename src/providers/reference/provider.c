@@ -3,6 +3,16 @@
 #include "providers/reference/reference.h"
 
 static const dt_op_set *const operators[] = {
+    &dtp_ref_embedding,
+    &dtp_ref_rms_norm,
+    &dtp_ref_linear,
+    &dtp_ref_rope,
+    &dtp_ref_attention,
+    &dtp_ref_sigmoid_gate,
+    &dtp_ref_swiglu,
+    &dtp_ref_cross_entropy,
+    &dtp_ref_adamw,
+    &dtp_ref_grad_norm,
     NULL, /* grows with the operators; n_ops leaves this end mark out */
 };
 

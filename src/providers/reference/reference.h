@@ -7,12 +7,22 @@
 #include <deltune/provider.h>
 #include <math.h>
 
+extern const dt_op_set dtp_ref_embedding;
+extern const dt_op_set dtp_ref_rms_norm;
 extern const dt_op_set dtp_ref_rms_norm_gated;
+extern const dt_op_set dtp_ref_linear;
+extern const dt_op_set dtp_ref_rope;
+extern const dt_op_set dtp_ref_attention;
+extern const dt_op_set dtp_ref_sigmoid_gate;
+extern const dt_op_set dtp_ref_swiglu;
 extern const dt_op_set dtp_ref_causal_conv1d;
 extern const dt_op_set dtp_ref_causal_conv1d_step;
 extern const dt_op_set dtp_ref_gdn_gates;
 extern const dt_op_set dtp_ref_gdn;
 extern const dt_op_set dtp_ref_gdn_step;
+extern const dt_op_set dtp_ref_cross_entropy;
+extern const dt_op_set dtp_ref_adamw;
+extern const dt_op_set dtp_ref_grad_norm;
 
 /* Element offsets of a view. */
 static inline int64_t ref_at2(const dt_tensor *t, int64_t i, int64_t j)
@@ -40,6 +50,29 @@ static inline void ref_store(const dt_tensor *t, int64_t offset, double value)
         ((uint16_t *)t->data)[offset] = dt_f32_to_bf16((float)value);
     else
         ((float *)t->data)[offset] = (float)value;
+}
+
+static inline double ref_load2(const dt_tensor *t, int64_t i, int64_t j)
+{
+    return ref_load(t, ref_at2(t, i, j));
+}
+static inline double ref_load3(const dt_tensor *t, int64_t i, int64_t j, int64_t k)
+{
+    return ref_load(t, ref_at3(t, i, j, k));
+}
+static inline void ref_store2(const dt_tensor *t, int64_t i, int64_t j, double value)
+{
+    ref_store(t, ref_at2(t, i, j), value);
+}
+static inline void ref_store3(const dt_tensor *t, int64_t i, int64_t j, int64_t k, double value)
+{
+    ref_store(t, ref_at3(t, i, j, k), value);
+}
+
+/* [T,D] seen as [T,1,D], so that operators on rows and on heads share one loop; [T,heads,D] as it is. */
+static inline dt_tensor ref_heads(dt_tensor t)
+{
+    return t.rank == 2 ? dt_tensor_split_last(t, t.shape[1]) : t;
 }
 
 /* Parameter gradients are F32 and added to. */

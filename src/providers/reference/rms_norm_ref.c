@@ -1,7 +1,5 @@
-#include "providers/reference/access.h"
+#include "providers/reference/reference.h"
 #include <deltune/op/rms_norm.h>
-#include <deltune/provider.h>
-#include <math.h>
 
 static double root_mean_square_inverse(const dt_tensor *x, int64_t t, int64_t h, double eps)
 {
@@ -27,7 +25,7 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
             for (int64_t d = 0; d < x.shape[2]; d++)
                 ref_store3(&y, t, h, d, ref_load3(&x, t, h, d) * r * factor(a, d));
         }
-    ref_zero_rows(a->y, a->T);
+    ref_zero_rows(&a->y, a->T, a->y.shape[0]);
     return DT_OK;
 }
 
@@ -48,7 +46,7 @@ static void input_gradient(const dt_rms_norm_args *a)
                 ref_store3(&dx, t, h, d, through + r * (dn - n * mean));
             }
         }
-    ref_zero_rows(a->dx, a->T);
+    ref_zero_rows(&a->dx, a->T, a->dx.shape[0]);
 }
 
 static void weight_gradient(const dt_rms_norm_args *a)
@@ -69,7 +67,8 @@ static dt_status backward(dt_exec *exec, const void *args, const void *saved, vo
     const dt_rms_norm_args *a = args;
     if (dt_tensor_present(&a->dweight)) /* first: dx may overwrite dy */
         weight_gradient(a);
-    input_gradient(a);
+    if (dt_tensor_present(&a->dx))
+        input_gradient(a);
     return DT_OK;
 }
 

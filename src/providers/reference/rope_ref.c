@@ -1,7 +1,5 @@
-#include "providers/reference/access.h"
+#include "providers/reference/reference.h"
 #include <deltune/op/rope.h>
-#include <deltune/provider.h>
-#include <math.h>
 
 /* direction +1 rotates (forward), -1 rotates back (backward). `out` may be `in`. */
 static void rotate(const dt_rope_args *a, dt_tensor in, dt_tensor out, double direction)
@@ -20,7 +18,7 @@ static void rotate(const dt_rope_args *a, dt_tensor in, dt_tensor out, double di
             for (int64_t i = 2 * half; i < in.shape[2]; i++)
                 ref_store3(&out, t, h, i, ref_load3(&in, t, h, i));
         }
-    ref_zero_rows(out, a->T);
+    ref_zero_rows(&out, a->T, out.shape[0]);
 }
 
 static dt_status forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)

@@ -1,9 +1,5 @@
-#include "providers/reference/access.h"
+#include "providers/reference/reference.h"
 #include <deltune/op/activation.h>
-#include <deltune/provider.h>
-#include <math.h>
-
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static dt_status forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
 {
@@ -14,9 +10,9 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
         for (int64_t h = 0; h < x.shape[1]; h++)
             for (int64_t d = 0; d < x.shape[2]; d++) {
                 double g = ref_load3(&gate, t, h, d);
-                ref_store3(&y, t, h, d, ref_load3(&x, t, h, d) * g * sigmoid(g));
+                ref_store3(&y, t, h, d, ref_load3(&x, t, h, d) * g * ref_sigmoid(g));
             }
-    ref_zero_rows(a->y, a->T);
+    ref_zero_rows(&a->y, a->T, a->y.shape[0]);
     return DT_OK;
 }
 
@@ -30,13 +26,13 @@ static dt_status backward(dt_exec *exec, const void *args, const void *saved, vo
     for (int64_t t = 0; t < a->T; t++)
         for (int64_t h = 0; h < x.shape[1]; h++)
             for (int64_t d = 0; d < x.shape[2]; d++) { /* all reads first: outputs may alias inputs */
-                double g = ref_load3(&gate, t, h, d), s = sigmoid(g);
+                double g = ref_load3(&gate, t, h, d), s = ref_sigmoid(g);
                 double value = ref_load3(&x, t, h, d), upstream = ref_load3(&dy, t, h, d);
                 ref_store3(&dx, t, h, d, upstream * g * s);
                 ref_store3(&dgate, t, h, d, upstream * value * s * (1 + g * (1 - s)));
             }
-    ref_zero_rows(a->dx, a->T);
-    ref_zero_rows(a->dgate, a->T);
+    ref_zero_rows(&a->dx, a->T, a->dx.shape[0]);
+    ref_zero_rows(&a->dgate, a->T, a->dgate.shape[0]);
     return DT_OK;
 }
 
