@@ -13,7 +13,12 @@ extern "C" {
 
 typedef struct dt_ctx dt_ctx;
 
-typedef enum dt_device_kind { DT_DEVICE_CPU = 0, DT_DEVICE_CUDA = 1, DT_DEVICE_NPU = 2, DT_DEVICE_KINDS } dt_device_kind;
+typedef enum dt_device_kind {
+    DT_DEVICE_CPU = 0,
+    DT_DEVICE_CUDA = 1,
+    DT_DEVICE_NPU = 2,
+    DT_DEVICE_KINDS
+} dt_device_kind;
 
 /* "cpu", "cuda", "npu". */
 DT_API const char *dt_device_name(dt_device_kind kind);

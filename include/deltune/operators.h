@@ -53,11 +53,12 @@ DT_API dt_op dt_op_by_name(const char *name);
 /* The boundaries of packed samples. Sample n is rows [cu_seqlens[n], cu_seqlens[n+1]); its state, convolution
  * window and attention start there. 0 = first <= ... <= last = T. Length-0 samples are legal in operators. */
 typedef struct dt_seqs {
-    const int32_t *cu_seqlens;        /* [n_seq+1], host memory, borrowed for the call (until backward has run) */
-    const int32_t *cu_seqlens_device; /* the same in device memory, [n_seq_cap+1], entries after n_seq repeat T; NULL on the CPU */
-    int64_t n_seq, n_seq_cap;         /* n_seq_cap >= n_seq; equal to it when nothing is captured */
-    int64_t T;                        /* == cu_seqlens[n_seq] */
-    int64_t T_cap;                    /* rows of every [T,...] tensor, >= T; T itself when nothing is padded */
+    const int32_t *cu_seqlens; /* [n_seq+1], host memory, borrowed for the call (until backward has run) */
+    const int32_t *
+        cu_seqlens_device; /* the same in device memory, [n_seq_cap+1], entries after n_seq repeat T; NULL on the CPU */
+    int64_t n_seq, n_seq_cap; /* n_seq_cap >= n_seq; equal to it when nothing is captured */
+    int64_t T;                /* == cu_seqlens[n_seq] */
+    int64_t T_cap;            /* rows of every [T,...] tensor, >= T; T itself when nothing is padded */
 } dt_seqs;
 
 /* What a forward call keeps for its backward. The caller provides the memory. */

@@ -36,7 +36,8 @@ typedef struct dt_op_set {
     dt_status (*backward)(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err);
 } dt_op_set;
 
-/* Memory and ordering of one device kind; NULL in a provider that only adds operators to a device another one drives. */
+/* Memory and ordering of one device kind; NULL in a provider that only adds operators to a device another one drives.
+ */
 typedef struct dt_device_ops {
     size_t struct_size;
     dt_status (*open)(dt_exec *exec, dt_err *err); /* creates exec->stream */

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define DT_API __attribute__((visibility("default")))
+#define DT_API                          __attribute__((visibility("default")))
 #define DT_PRINTF(fmt_index, first_arg) __attribute__((format(printf, fmt_index, first_arg)))
 #else
 #define DT_API

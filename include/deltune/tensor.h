@@ -53,7 +53,10 @@ DT_API dt_tensor dt_tensor_split_last(dt_tensor t, int64_t m);
 
 DT_API int64_t dt_tensor_numel(const dt_tensor *t);
 DT_API bool dt_tensor_is_contiguous(const dt_tensor *t);
-static inline bool dt_tensor_present(const dt_tensor *t) { return t->data != NULL; }
+static inline bool dt_tensor_present(const dt_tensor *t)
+{
+    return t->data != NULL;
+}
 
 /* bf16 <-> fp32. Rounding is to nearest even; NaN stays NaN (quiet). */
 static inline float dt_bf16_to_f32(uint16_t h)

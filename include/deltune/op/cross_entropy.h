@@ -15,16 +15,16 @@ typedef struct dt_cross_entropy_result {
 
 typedef struct dt_cross_entropy_args {
     size_t struct_size;
-    dt_tensor h;       /* [T_cap,H] final hidden states (after the last norm) */
-    dt_tensor weight;  /* [V,H] F32 or BF16 */
-    dt_tensor target;  /* [T_cap] I32: the token that row t must predict (label of t+1), < 0 = none */
+    dt_tensor h;          /* [T_cap,H] final hidden states (after the last norm) */
+    dt_tensor weight;     /* [V,H] F32 or BF16 */
+    dt_tensor target;     /* [T_cap] I32: the token that row t must predict (label of t+1), < 0 = none */
     dt_tensor row_weight; /* [T_cap] f32 optional loss weights */
     int64_t T;
     float grad_scale;
     dt_cross_entropy_result *result; /* host memory, valid after dt_exec_synchronize */
-    dt_tensor row_loss;   /* [T_cap] f32 optional: unweighted cross-entropy per row, 0 without target */
-    dt_tensor dh;         /* [T_cap,H] optional, written; 0 in rows without target */
-    dt_tensor dweight;    /* [V,H] f32, optional, added to */
+    dt_tensor row_loss;              /* [T_cap] f32 optional: unweighted cross-entropy per row, 0 without target */
+    dt_tensor dh;                    /* [T_cap,H] optional, written; 0 in rows without target */
+    dt_tensor dweight;               /* [V,H] f32, optional, added to */
 } dt_cross_entropy_args;
 #define DT_CROSS_ENTROPY_ARGS .struct_size = sizeof(dt_cross_entropy_args)
 #endif

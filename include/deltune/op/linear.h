@@ -27,15 +27,15 @@ typedef struct dt_linear_args {
     int64_t T;   /* rows used; rows after it are written 0 (c ignored there) */
     int32_t n_parts;
     dt_linear_part part[DT_LINEAR_MAX_PARTS];
-    dt_tensor lora_a;    /* [R,in] f32, the stacked A; absent = no part has an adapter */
-    float lora_scale;    /* alpha / r, or alpha / sqrt(r) */
-    float dropout;       /* 0 <= p < 1; 0 in evaluation */
-    uint64_t seed;       /* dropout key: see dt_dropout_key */
+    dt_tensor lora_a; /* [R,in] f32, the stacked A; absent = no part has an adapter */
+    float lora_scale; /* alpha / r, or alpha / sqrt(r) */
+    float dropout;    /* 0 <= p < 1; 0 in evaluation */
+    uint64_t seed;    /* dropout key: see dt_dropout_key */
     uint32_t step, micro, input;
     /* backward */
-    dt_tensor dx;       /* [T_cap,in], written; absent = not needed (first layer of a frozen model) */
-    dt_tensor dx_add;   /* optional [T_cap,in]: dx = dx_add + ...; may be dx itself */
-    dt_tensor dlora_a;  /* [R,in] f32, added to */
+    dt_tensor dx;      /* [T_cap,in], written; absent = not needed (first layer of a frozen model) */
+    dt_tensor dx_add;  /* optional [T_cap,in]: dx = dx_add + ...; may be dx itself */
+    dt_tensor dlora_a; /* [R,in] f32, added to */
 } dt_linear_args;
 #define DT_LINEAR_ARGS .struct_size = sizeof(dt_linear_args)
 #endif

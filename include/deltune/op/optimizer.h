@@ -14,7 +14,7 @@ typedef struct dt_param_segment {
  *     p <- p - lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)          g is grad * grad_scale (clipping) */
 typedef struct dt_adamw_args {
     size_t struct_size;
-    dt_tensor param, grad, m, v; /* [n] f32 */
+    dt_tensor param, grad, m, v;      /* [n] f32 */
     const dt_param_segment *segments; /* host memory; cover [0,n) in order */
     int64_t n_segments;
     float lr, beta1, beta2, eps, grad_scale;

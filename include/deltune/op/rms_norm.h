@@ -14,10 +14,10 @@ typedef struct dt_rms_norm_args {
     bool zero_centered;
     int64_t T; /* rows used; rows after it are written 0 */
     /* backward */
-    dt_tensor dy;      /* shape of x */
-    dt_tensor dx;      /* shape of x; may be dy or residual_grad itself */
+    dt_tensor dy;            /* shape of x */
+    dt_tensor dx;            /* shape of x; may be dy or residual_grad itself */
     dt_tensor residual_grad; /* optional, shape of x: dx = residual_grad + (gradient through the norm) */
-    dt_tensor dweight; /* [D] f32, optional, added to */
+    dt_tensor dweight;       /* [D] f32, optional, added to */
 } dt_rms_norm_args;
 #define DT_RMS_NORM_ARGS .struct_size = sizeof(dt_rms_norm_args)
 #endif
