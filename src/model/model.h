@@ -1,0 +1,132 @@
+/* The model of one rank: weights, trainable parameters, activations planned once, forward and backward over a pack.
+ *
+ * dtp_model_open maps the checkpoint and sets up what is trained; dtp_model_plan reserves the memory of the largest
+ * pack before step 1; after that no call allocates. Everything numeric runs through operators (deltune/operators.h) on
+ * the given dt_exec, which the model borrows for its life; calls on one model come from one thread at a time.
+ * Not for: the optimiser step (train/), token-by-token generation (model/session.h). */
+#ifndef DT_MODEL_MODEL_H
+#define DT_MODEL_MODEL_H
+
+#include "model/config.h"
+#include "model/lora.h"
+#include <deltune/op/cross_entropy.h>
+#include <deltune/op/optimizer.h>
+
+typedef struct dt_model dt_model;
+
+typedef enum dt_tune {
+    DT_TUNE_NONE, /* inference and evaluation */
+    DT_TUNE_LORA,
+    DT_TUNE_FULL /* all text weights, fp32 masters; vision and extra prediction head stay as they are */
+} dt_tune;
+
+typedef struct dt_model_options {
+    const char *folder;  /* config.json and weights */
+    const char *adapter; /* adapter folder or NULL; with DT_TUNE_LORA training goes on from it, with DT_TUNE_NONE it is
+                            applied */
+    dt_tune tune;
+    const dt_lora_options *lora; /* new adapters; NULL when `adapter` is given */
+    uint64_t seed;               /* LoRA start values */
+    float weight_decay;          /* of the decay group (norms and biases get 0) */
+    dt_dtype activation;         /* DT_F32, or DT_BF16 where the device computes in it */
+} dt_model_options;
+
+/* Errors: those of the config, checkpoint and adapter readers; DT_E_NOMEM. */
+dt_status dtp_model_open(dt_model **out, dt_exec *exec, const dt_model_options *options, dt_err *err);
+void dtp_model_close(dt_model *model); /* accepts NULL */
+
+const dt_model_config *dtp_model_config(const dt_model *model);
+/* NULL without LoRA. */
+const dt_lora *dtp_model_lora(const dt_model *model);
+
+/* ---- what is trained ---- */
+
+/* One flat f32 buffer and three of the same layout, in device memory. Pointers are stable until close; m and v exist
+ * (zeroed) from dtp_model_plan with train on. */
+typedef struct dt_trainable {
+    int64_t count; /* elements */
+    float *param, *grad, *m, *v;
+    const dt_param_segment *segments; /* one per tensor, covering [0,count) in order */
+    const char *const *names; /* of the segments: "model.layers.0.mlp.up_proj.lora_A.weight", or the weight's name */
+    int64_t n_segments;
+} dt_trainable;
+const dt_trainable *dtp_model_trainable(const dt_model *model);
+/* Parameters of the text model, a tied head counted once. */
+int64_t dtp_model_parameters(const dt_model *model);
+
+/* ---- memory ---- */
+
+typedef enum dt_recompute {
+    DT_RECOMPUTE_NONE,
+    DT_RECOMPUTE_ALL, /* keeps the input of each layer, runs the layer again in backward */
+    DT_RECOMPUTE_AUTO /* recomputes as many layers as memory_limit requires */
+} dt_recompute;
+
+typedef struct dt_plan_options {
+    int64_t max_tokens, max_n_seq; /* of the largest pack */
+    bool train;                    /* false: evaluation only, two layers' worth of memory */
+    dt_recompute recompute;
+    uint64_t memory_limit; /* bytes for all of dt_plan_report.total; 0 = no limit */
+} dt_plan_options;
+
+typedef struct dt_plan_report {
+    uint64_t weights;     /* of the text model as held in memory; mapped files count */
+    uint64_t trainable;   /* parameters, gradients, Adam moments */
+    uint64_t activations; /* the arena */
+    uint64_t workspace;   /* largest operator workspace */
+    uint64_t total;
+    int64_t layers_recomputed;
+    int64_t max_tokens; /* rounded up to 64 */
+} dt_plan_report;
+
+/* Plans and reserves; may be called again with other sizes (frees the old arena).
+ * Errors: DT_E_NOMEM when memory_limit does not hold it even with every layer recomputed (or as asked), naming need and
+ * limit; *report_out is filled in this case too. */
+dt_status dtp_model_plan(dt_model *model, const dt_plan_options *options, dt_plan_report *report_out, dt_err *err);
+
+/* ---- running ---- */
+
+/* One row of T packed tokens; host memory, borrowed for the call. */
+typedef struct dt_pack {
+    int64_t T, n_seq;
+    const int32_t *tokens, *positions; /* [T] */
+    const int32_t *targets;            /* [T] the token that row t must predict, < 0 none */
+    const float *weights;              /* [T] loss weights, NULL = 1 */
+    const int32_t *cu_seqlens;         /* [n_seq+1] */
+} dt_pack;
+
+typedef struct dt_step_key { /* dropout: same key, same mask */
+    uint64_t seed;
+    uint32_t step, micro;
+} dt_step_key;
+
+/* Clears the gradients. */
+dt_status dtp_model_zero_grad(dt_model *model, dt_err *err);
+/* Adds the gradients of loss * grad_scale to trainable.grad. `result` is host memory, valid after
+ * dt_exec_synchronize (result->loss is the raw sum). Errors: DT_E_ARG for a pack outside the plan, boundaries that are
+ * not strictly increasing from 0 to T, token ids outside the vocabulary (CPU), and the operators' own. */
+dt_status dtp_model_backward(dt_model *model, const dt_pack *pack, float grad_scale, dt_step_key key,
+                             dt_cross_entropy_result *result, dt_err *err);
+/* Loss and correct predictions without dropout, gradients or any state left behind. row_loss [T] is host memory,
+ * optional: unweighted cross-entropy of each row, 0 without target. */
+dt_status dtp_model_evaluate(dt_model *model, const dt_pack *pack, dt_cross_entropy_result *result, float *row_loss,
+                             dt_err *err);
+
+/* Called during forward with hidden states [T,hidden] (device memory, activation dtype): index 0 the embeddings, i the
+ * output of layer i-1 (i < layers), `layers` the output of the final norm. For checks; NULL turns it off. */
+typedef void (*dt_hidden_tap)(void *user, int64_t index, const dt_tensor *hidden);
+void dtp_model_set_tap(dt_model *model, dt_hidden_tap tap, void *user);
+/* logits [n,vocab] (device memory, activation dtype) of n rows of hidden states after the final norm. */
+dt_status dtp_model_logits(dt_model *model, dt_tensor hidden, dt_tensor logits, dt_err *err);
+
+/* ---- saving ---- */
+
+/* adapter_model.safetensors and adapter_config.json into an existing folder. */
+dt_status dtp_model_save_adapter(dt_model *model, const char *folder, dt_err *err);
+/* Weights with the base's tensor names and dtypes: trained tensors rounded once, all others (also mtp.* and
+ * model.visual.*) byte for byte; plus config.json and the other files of the base folder that are no weights. The
+ * folder must exist and must not be the base's own. max_shard_bytes 0: the base's number of files is not kept, one
+ * file. */
+dt_status dtp_model_save_full(dt_model *model, const char *folder, uint64_t max_shard_bytes, dt_err *err);
+
+#endif
