@@ -57,7 +57,7 @@ typedef struct dt_provider {
     const char *build_id;
     dt_device_kind device;
     int priority; /* the highest that can run a call takes it */
-    /* Runs real code on the device. 0 = unavailable, with the reason in why. */
+    /* Runs real code on the device. 0 = unavailable, with the reason in why. NULL: always available. */
     int (*probe)(int device_index, char *why, size_t why_size);
     const dt_device_ops *device_ops;
     const dt_op_set *const *ops; /* n_ops entries */
