@@ -32,12 +32,23 @@ find_library(dt_openblas_archive libopenblas.a PATH_SUFFIXES openblas-openmp PAT
 find_library(dt_openblas_shared openblas PATH_SUFFIXES openblas-openmp PATHS /usr/lib/x86_64-linux-gnu)
 dt_dependency(openblas ${dt_openblas_include} ${dt_openblas_shared} "${dt_openblas_archive}")
 
+# OpenMP's run-time library: compiling needs the flag alone, linking takes GCC's archive where static is wanted.
+if(CMAKE_C_COMPILER_ID STREQUAL GNU)
+    execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libgomp.a
+                    OUTPUT_VARIABLE dt_gomp_archive OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+if(NOT IS_ABSOLUTE "${dt_gomp_archive}")
+    set(dt_gomp_archive "")
+endif()
+dt_dependency(openmp "${OpenMP_C_INCLUDE_DIRS}" "${OpenMP_C_LIBRARIES}" "${dt_gomp_archive}")
+
 add_library(dt_flags INTERFACE)
 target_compile_options(dt_flags INTERFACE -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wwrite-strings
     $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes> -ffp-contract=off -fno-math-errno)
 target_compile_definitions(dt_flags INTERFACE _GNU_SOURCE)
 target_include_directories(dt_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
-target_link_libraries(dt_flags INTERFACE OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
+target_compile_options(dt_flags INTERFACE ${OpenMP_C_FLAGS})
+target_link_libraries(dt_flags INTERFACE Threads::Threads m ${CMAKE_DL_LIBS})
 if(DELTUNE_SANITIZE)
     target_compile_options(dt_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
     target_link_options(dt_flags INTERFACE -fsanitize=address,undefined)

@@ -32,8 +32,26 @@ function(dt_libraries)
     set_target_properties(deltune_shared PROPERTIES OUTPUT_NAME deltune VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
     target_link_libraries(deltune_shared PRIVATE dt_flags dt_deps_shared)
     target_link_options(deltune_shared PRIVATE -Wl,--exclude-libs,ALL)
+endfunction()
+
+# cmake --install: libraries, headers, pkg-config file (the program adds itself in src/cli).
+function(dt_install)
     install(TARGETS deltune_static deltune_shared ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/deltune DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    # What a program linked with libdeltune.a needs besides: the archives themselves, or -l flags of what was shared.
+    set(dt_pc_private_libs "")
+    get_target_property(dependencies dt_deps INTERFACE_LINK_LIBRARIES)
+    foreach(dependency ${dependencies})
+        if(TARGET ${dependency})
+            get_target_property(dependency ${dependency} INTERFACE_LINK_LIBRARIES)
+        endif()
+        list(APPEND dt_pc_private_libs ${dependency})
+    endforeach()
+    list(JOIN dt_pc_private_libs " " dt_pc_private_libs)
+    # Relative to the file itself, so that `cmake --install --prefix` needs no second configure.
+    file(RELATIVE_PATH dt_pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/deltune.pc.in ${PROJECT_BINARY_DIR}/deltune.pc @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/deltune.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()
 
 # One test program; `room` is its CTest label and the prefix of its name.

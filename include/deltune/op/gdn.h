@@ -10,10 +10,9 @@
 
 typedef struct dt_gdn_args {
     size_t struct_size;
-    dt_tensor q, k; /* [T_cap,Hk,K], outer strides free */
-    dt_tensor v;    /* [T_cap,Hv,V], outer strides free; Hv % Hk == 0, value head h reads key head h/(Hv/Hk) */
-    dt_tensor
-        g; /* [T_cap,Hv] f32, natural log of the decay, <= 0 in normal use, finite or -inf refused by model code */
+    dt_tensor q, k;          /* [T_cap,Hk,K], outer strides free */
+    dt_tensor v;             /* [T_cap,Hv,V], outer strides free; Hv % Hk == 0, value head h reads key head h/(Hv/Hk) */
+    dt_tensor g;             /* [T_cap,Hv] f32, natural log of the decay: finite, <= 0 in normal use */
     dt_tensor beta;          /* [T_cap,Hv] f32, write strength */
     dt_tensor o;             /* [T_cap,Hv,V] */
     dt_tensor initial_state; /* [n_seq,Hv,K,V] f32, optional */

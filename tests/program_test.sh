@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The one binary: depends on glibc alone (2.36 or older symbols), cannot reach a network, loads no accelerator library.
+set -euo pipefail
+build=$1
+program=$build/deltune
+[ -x "$program" ] || { echo "no program at $program"; exit 1; }
+[ "${DT_SANITIZE:-0}" = 0 ] || { echo "skipped: a sanitizer build links more"; exit 77; }
+status=0
+complain() { echo "$1"; echo "$2"; status=1; }
+
+if grep -q 'DELTUNE_STATIC_DEPS:BOOL=ON' "$build/CMakeCache.txt"; then
+    needed=$(readelf -d "$program" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64|ld-linux-aarch64)\.so')
+    [ -z "$needed" ] || complain "needs libraries besides glibc:" "$needed"
+    newest=$(readelf -V "$program" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
+    [ "$(printf '%s\nGLIBC_2.36\n' "$newest" | sort -V | tail -1)" = GLIBC_2.36 ] || complain "needs a newer glibc than 2.36:" "$newest"
+fi
+
+network=$(nm -D --undefined-only "$program" | awk '{print $2}' | sed 's/@.*//' |
+    grep -xE 'socket|connect|bind|listen|accept4?|getaddrinfo|gethostbyname(_r)?|send(to|msg)?|recv(from|msg)?' || true)
+[ -z "$network" ] || complain "imports network functions:" "$network"
+
+loaded=$(LD_DEBUG=files "$program" ops 2>&1 >/dev/null | grep -oE 'calling init: [^ ]+' | sort -u)
+[ -n "$loaded" ] || complain "the loader printed nothing" "this test is broken"
+accelerator=$(echo "$loaded" | grep -E 'cuda|cublas|nvidia|nccl|ascend|libmpi' || true)
+[ -z "$accelerator" ] || complain "loads accelerator libraries without being asked:" "$accelerator"
+exit $status
