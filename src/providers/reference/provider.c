@@ -3,17 +3,10 @@
 #include "providers/reference/reference.h"
 
 static const dt_op_set *const operators[] = {
-    &dtp_ref_embedding,
-    &dtp_ref_rms_norm,
-    &dtp_ref_linear,
-    &dtp_ref_rope,
-    &dtp_ref_attention,
-    &dtp_ref_sigmoid_gate,
-    &dtp_ref_swiglu,
-    &dtp_ref_cross_entropy,
-    &dtp_ref_adamw,
-    &dtp_ref_grad_norm,
-    NULL, /* grows with the operators; n_ops leaves this end mark out */
+    &dtp_ref_embedding,     &dtp_ref_rms_norm,           &dtp_ref_rms_norm_gated, &dtp_ref_linear,
+    &dtp_ref_rope,          &dtp_ref_attention,          &dtp_ref_sigmoid_gate,   &dtp_ref_swiglu,
+    &dtp_ref_causal_conv1d, &dtp_ref_causal_conv1d_step, &dtp_ref_gdn_gates,      &dtp_ref_gdn,
+    &dtp_ref_gdn_step,      &dtp_ref_cross_entropy,      &dtp_ref_adamw,          &dtp_ref_grad_norm,
 };
 
 const dt_provider dtp_provider_reference = {
@@ -25,5 +18,5 @@ const dt_provider dtp_provider_reference = {
     .device = DT_DEVICE_CPU,
     .priority = 0,
     .ops = operators,
-    .n_ops = sizeof operators / sizeof *operators - 1,
+    .n_ops = sizeof operators / sizeof *operators,
 };
