@@ -43,7 +43,7 @@ endif()
 dt_dependency(openmp "${OpenMP_C_INCLUDE_DIRS}" "${OpenMP_C_LIBRARIES}" "${dt_gomp_archive}")
 
 add_library(dt_flags INTERFACE)
-target_compile_options(dt_flags INTERFACE -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wwrite-strings
+target_compile_options(dt_flags INTERFACE -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wwrite-strings -Wno-missing-field-initializers
     $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes> -ffp-contract=off -fno-math-errno)
 target_compile_definitions(dt_flags INTERFACE _GNU_SOURCE)
 target_include_directories(dt_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)

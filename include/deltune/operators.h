@@ -83,6 +83,9 @@ DT_API dt_status dt_op_backward(dt_exec *exec, dt_op op, const void *args, const
  * when the provider cannot run here. There is no silent fallback from an explicit choice. */
 DT_API dt_status dt_ctx_choose(dt_ctx *ctx, const char *spec, dt_err *err);
 
+/* The name of the i-th candidate of a slot, best first, whether it can run or not; NULL after the last. */
+DT_API const char *dt_ctx_candidate(dt_ctx *ctx, dt_op op, dt_device_kind device, size_t i);
+
 /* Who serves an operator now. Strings live as long as the context. */
 typedef struct dt_op_info {
     const char *op, *provider, *version, *file;

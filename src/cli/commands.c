@@ -1,6 +1,9 @@
 /* The table of commands: one line each, in the order of `deltune --help`. */
 #include "cli/cli.h"
 
+extern const dt_command dtp_command_check;
+
 const dt_command *const dtp_commands[] = {
+    &dtp_command_check,
     NULL,
 };

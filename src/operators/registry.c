@@ -293,7 +293,11 @@ static dt_status choose_one(dt_ctx *ctx, char *item, dt_err *err)
         dt_err *into = first.status ? NULL : &first;
         status = choose(ctx, op, (dt_device_kind)device, equals + 1, into);
     }
-    return status == DT_OK ? DT_OK : dt_fail(err, first.status ? first.status : DT_E_ARG, "%s", first.text);
+    if (status == DT_OK)
+        return DT_OK;
+    if (!first.status)
+        return dt_fail(err, DT_E_ARG, "no provider serves %s", item);
+    return dt_fail(err, first.status, "%s", first.text);
 }
 
 dt_status dt_ctx_choose(dt_ctx *ctx, const char *spec, dt_err *err)
@@ -367,6 +371,12 @@ dt_status dtp_resolve(dt_exec *exec, dt_op op, const void *args, uint32_t needs,
             dt_device_name(exec->device), reasons.length ? reasons.data : "none is registered");
     dtp_buf_free(&reasons);
     return DT_E_UNSUPPORTED;
+}
+
+const char *dt_ctx_candidate(dt_ctx *ctx, dt_op op, dt_device_kind device, size_t i)
+{
+    const dt_slot_table *table = dtp_slot_table(ctx, op, device);
+    return table && i < table->n ? table->candidate[i]->provider->name : NULL;
 }
 
 dt_status dt_ctx_op_info(dt_ctx *ctx, dt_op op, dt_device_kind device, dt_op_info *info_out, dt_err *err)

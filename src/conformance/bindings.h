@@ -1,0 +1,40 @@
+/* How the tensors of a case map to the fields of an operator's argument struct. */
+#ifndef DT_CONFORMANCE_BINDINGS_H
+#define DT_CONFORMANCE_BINDINGS_H
+
+#include "conformance/compare.h"
+#include <deltune/operators.h>
+#include <jansson.h>
+
+typedef enum dt_role {
+    DT_ROLE_INPUT,    /* given */
+    DT_ROLE_OUTPUT,   /* written by forward, compared */
+    DT_ROLE_UPSTREAM, /* gradient of an output, given to backward */
+    DT_ROLE_GRADIENT  /* written (or added to) by backward, compared */
+} dt_role;
+
+typedef struct dt_binding {
+    const char *name; /* in the case */
+    size_t offset;    /* of the dt_tensor in the argument struct */
+    dt_role role;
+    bool activation; /* follows the activation dtype (weights too); else F32 */
+    dt_slicing slicing;
+    bool loose;              /* dg, dbeta: differences of large sums, ten times the gradient tolerance */
+    const char *apart_input; /* rows where this input is all zero form a slice of their own */
+} dt_binding;
+
+typedef struct dt_op_binding {
+    dt_op op;
+    size_t args_size;
+    const dt_binding *tensors;
+    size_t n;
+    size_t seqs_offset; /* of the dt_seqs, or 0 */
+    size_t T_offset;    /* of int64 T, or 0 */
+    /* Scalars of `params` into the arguments. */
+    dt_status (*params)(void *args, const json_t *params, const char *where, dt_err *err);
+} dt_op_binding;
+
+/* NULL when single-operator cases of this operator are not defined. */
+const dt_op_binding *dtp_op_binding(dt_op op);
+
+#endif
