@@ -90,6 +90,12 @@ static int boolean_word(const char *word)
 static dt_status parse_bool(json_t **out, const dt_arg_spec *spec, const char *text, dt_err *err)
 {
     int value = boolean_word(text);
+    if (value < 0 && spec->choices && is_choice(spec->choices, text)) {
+        *out = json_string(text); /* "auto" */
+        return DT_OK;
+    }
+    if (value < 0 && spec->choices)
+        return check_choice(spec, text, err);
     if (value < 0)
         return dt_fail(err, DT_E_ARG, "--%s: \"%s\" is not true or false", spec->name, text);
     *out = json_boolean(value);
@@ -338,7 +344,8 @@ static int words_of(const dt_args *args, const dt_arg_spec *spec, int n, char **
 {
     if (!args->operands_allowed || !spec || spec->type == DT_ARG_LIST || n == 0)
         return n;
-    return spec->type == DT_ARG_BOOL && boolean_word(words[0]) < 0 ? 0 : 1;
+    bool fits = boolean_word(words[0]) >= 0 || (spec->choices && is_choice(spec->choices, words[0]));
+    return spec->type == DT_ARG_BOOL && !fits ? 0 : 1;
 }
 
 /* One "--name ..." at argv[0]; *used_out words are consumed. */

@@ -31,9 +31,11 @@ typedef enum dt_arg_type {
 typedef struct dt_arg_spec {
     const char *name;
     dt_arg_type type;
-    const char *value;   /* default as it would be written on the command line; NULL = none (null in args.json) */
-    const char *choices; /* "a|b|c": the values a string (or the elements of a list) may have; NULL = any */
-    const char *help;    /* a sentence; the default is appended by --help */
+    const char *value; /* default as it would be written on the command line; NULL = none (null in args.json) */
+    /* "a|b|c": the values a string (or the elements of a list) may have; NULL = any. A boolean with choices takes
+     * these words beside true and false ("true|false|auto") and has the string as its value then. */
+    const char *choices;
+    const char *help; /* a sentence; the default is appended by --help */
 } dt_arg_spec;
 
 typedef struct dt_arg_group {

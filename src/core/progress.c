@@ -16,13 +16,13 @@ double dtp_monotonic_seconds(void)
 }
 
 /* "16:40" or "1:02:03". */
-static void format_clock(char out[24], double seconds)
+static void format_clock(char out[48], double seconds)
 {
     long long s = seconds > 0 ? (long long)seconds : 0, hours = s / 3600;
     if (hours)
-        snprintf(out, 24, "%lld:%02lld:%02lld", hours, s / 60 % 60, s % 60);
+        snprintf(out, 48, "%lld:%02d:%02d", hours, (int)(s / 60 % 60), (int)(s % 60));
     else
-        snprintf(out, 24, "%02lld:%02lld", s / 60, s % 60);
+        snprintf(out, 48, "%02d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
 /* Cells of a bar filled to `part`, the last one in eighths. */
@@ -41,7 +41,7 @@ static void format_bar(char *out, size_t n, double part, int cells)
 void dtp_progress_format(char *out, size_t n, const char *label, int64_t first, int64_t done, int64_t total,
                          double elapsed, const char *extra, int columns)
 {
-    char left[96], right[192], used[24], rest[24] = "?", rate[32] = "?it/s", bar[1024];
+    char left[96], right[256], used[48], rest[48] = "?", rate[32] = "?it/s", bar[1024];
     double part = total > 0 ? (double)done / (double)total : 1;
     if (part > 1)
         part = 1;
