@@ -10,7 +10,7 @@ typedef struct dt_attention_args {
     size_t struct_size;
     dt_tensor q;     /* [T_cap,H,D], outer strides free */
     dt_tensor k, v;  /* [Tk_cap,Hkv,D], outer strides free; H % Hkv == 0 */
-    dt_tensor o;     /* [T_cap,H,D] */
+    dt_tensor o;     /* [T_cap,H,D]; backward reads q, k, v and o again */
     dt_seqs seqs;    /* boundaries of the queries */
     dt_seqs kv_seqs; /* boundaries of keys and values; n_seq == 0: the same as seqs */
     float scale;

@@ -4,6 +4,17 @@
 
 #include <deltune/provider.h>
 
+extern const dt_op_set dtp_cpu_embedding;
+extern const dt_op_set dtp_cpu_rms_norm;
+extern const dt_op_set dtp_cpu_linear;
+extern const dt_op_set dtp_cpu_rope;
+extern const dt_op_set dtp_cpu_attention;
+extern const dt_op_set dtp_cpu_sigmoid_gate;
+extern const dt_op_set dtp_cpu_swiglu;
+extern const dt_op_set dtp_cpu_cross_entropy;
+extern const dt_op_set dtp_cpu_adamw;
+extern const dt_op_set dtp_cpu_grad_norm;
+
 /* Host memory as a device. */
 extern const dt_device_ops dtp_cpu_device_ops;
 

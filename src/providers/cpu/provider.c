@@ -3,7 +3,8 @@
 #include "providers/cpu/cpu.h"
 
 static const dt_op_set *const operators[] = {
-    NULL, /* grows with the operators; n_ops leaves this end mark out */
+    &dtp_cpu_embedding,    &dtp_cpu_rms_norm, &dtp_cpu_linear,        &dtp_cpu_rope,  &dtp_cpu_attention,
+    &dtp_cpu_sigmoid_gate, &dtp_cpu_swiglu,   &dtp_cpu_cross_entropy, &dtp_cpu_adamw, &dtp_cpu_grad_norm,
 };
 
 const dt_provider dtp_provider_cpu = {
@@ -16,5 +17,5 @@ const dt_provider dtp_provider_cpu = {
     .priority = 100,
     .device_ops = &dtp_cpu_device_ops,
     .ops = operators,
-    .n_ops = sizeof operators / sizeof *operators - 1,
+    .n_ops = sizeof operators / sizeof *operators,
 };

@@ -5,7 +5,7 @@
 /* Workspace: u = mask(x) A^T and, in backward, du = scale dy B, both [T_cap,R] in double. */
 static int64_t stacked_rank(const dt_linear_args *a)
 {
-    return dt_tensor_present(&a->lora_a) ? a->lora_a.shape[0] : 0;
+    return a->lora_a.rank == 2 ? a->lora_a.shape[0] : 0; /* by shape: there is no data yet when sizes are asked */
 }
 
 static size_t workspace_bytes(const dt_exec *exec, const void *args, bool backward)
