@@ -2,8 +2,10 @@
 #include "cli/cli.h"
 
 extern const dt_command dtp_command_check;
+extern const dt_command dtp_command_ops;
 
 const dt_command *const dtp_commands[] = {
     &dtp_command_check,
+    &dtp_command_ops,
     NULL,
 };

@@ -1,0 +1,83 @@
+#include "cli/device.h"
+
+#include "core/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const dt_arg_spec specs[] = {
+    {"device", DT_ARG_STRING, "auto", NULL, "auto, cpu, cuda or cuda:N."},
+    {"threads", DT_ARG_INT, "0", NULL, "CPU threads; 0 = as many as the process may use."},
+    {"provider", DT_ARG_LIST, "", NULL, "Who serves the operators: NAME for all of them, OP=NAME for one, or auto."},
+};
+const dt_arg_group dtp_device_arguments = DT_ARG_GROUP("Device", specs);
+
+/* "cuda:1" -> kind and index. */
+static dt_status parse_device(const char *text, dt_device_kind *kind, int *index, dt_err *err)
+{
+    const char *colon = strchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    *index = 0;
+    if (colon) {
+        char *end;
+        long value = strtol(colon + 1, &end, 10);
+        if (colon[1] < '0' || colon[1] > '9' || *end || value > 1023)
+            return dt_fail(err, DT_E_ARG, "--device: \"%s\" is not auto, cpu, cuda or cuda:N", text);
+        *index = (int)value;
+    }
+    for (int k = 0; k < DT_DEVICE_KINDS; k++) {
+        const char *name = dt_device_name((dt_device_kind)k);
+        if (strlen(name) == length && memcmp(name, text, length) == 0) {
+            *kind = (dt_device_kind)k;
+            return DT_OK;
+        }
+    }
+    return dt_fail(err, DT_E_ARG, "--device: \"%s\" is not auto, cpu, cuda or cuda:N", text);
+}
+
+static dt_status create(dt_exec **out, dt_ctx *ctx, const char *device, int threads, dt_err *err)
+{
+    dt_device_kind kind = DT_DEVICE_CPU;
+    int index = 0;
+    if (strcmp(device, "auto") != 0) {
+        dt_status st = parse_device(device, &kind, &index, err);
+        return st == DT_OK ? dt_exec_create(out, ctx, kind, index, threads, err) : st;
+    }
+    /* the CPU is always there, so try it last */
+    static const dt_device_kind order[] = {DT_DEVICE_CUDA, DT_DEVICE_NPU, DT_DEVICE_CPU};
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
+        if (dt_exec_create(out, ctx, order[i], 0, threads, err) == DT_OK)
+            return DT_OK;
+    return err ? err->status : DT_E_UNAVAILABLE;
+}
+
+dt_status dtp_open_device(dt_ctx **ctx_out, dt_exec **exec_out, const dt_args *args, dt_err *err)
+{
+    dt_ctx *ctx = NULL;
+    dt_exec *exec = NULL;
+    dt_status st = dt_ctx_create(&ctx, err);
+    for (size_t i = 0; i < dtp_args_list_count(args, "provider") && st == DT_OK; i++)
+        st = dt_ctx_choose(ctx, dtp_args_list_at(args, "provider", i), err);
+    if (st == DT_OK)
+        st = create(&exec, ctx, dtp_args_string(args, "device"), (int)dtp_args_int(args, "threads", 0), err);
+    if (st != DT_OK) {
+        dt_ctx_free(ctx);
+        return st;
+    }
+    *ctx_out = ctx;
+    *exec_out = exec;
+    return DT_OK;
+}
+
+dt_status dtp_print_operators(FILE *to, dt_ctx *ctx, dt_device_kind device, dt_err *err)
+{
+    for (int op = 0; op < DT_OP_COUNT; op++) {
+        dt_op_info info;
+        dt_status st = dt_ctx_op_info(ctx, (dt_op)op, device, &info, err);
+        if (st != DT_OK)
+            return st;
+        fprintf(to, "%-18s %-10s %-8s %s%s\n", info.op, info.provider, info.version, info.file,
+                info.explicit_choice ? " (chosen)" : "");
+    }
+    return DT_OK;
+}
