@@ -9,8 +9,9 @@ declare -A below=(
     [data]="text core"
     [model]="operators core"
     [parallel]="core"
+    [conformance]="model operators core"
     [train]="parallel model data text operators core"
-    [cli]="train parallel model data text operators core"
+    [cli]="train parallel conformance model data text operators core"
 )
 for room in "${!below[@]}"; do
     allowed="${below[$room]} $room"
