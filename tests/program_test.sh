@@ -9,7 +9,7 @@ status=0
 complain() { echo "$1"; echo "$2"; status=1; }
 
 if grep -q 'DELTUNE_STATIC_DEPS:BOOL=ON' "$build/CMakeCache.txt"; then
-    needed=$(readelf -d "$program" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64|ld-linux-aarch64)\.so')
+    needed=$(readelf -d "$program" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64|ld-linux-aarch64)\.so' || true)
     [ -z "$needed" ] || complain "needs libraries besides glibc:" "$needed"
     newest=$(readelf -V "$program" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
     [ "$(printf '%s\nGLIBC_2.36\n' "$newest" | sort -V | tail -1)" = GLIBC_2.36 ] || complain "needs a newer glibc than 2.36:" "$newest"
