@@ -55,7 +55,8 @@ typedef struct dt_template_options {
 } dt_template_options;
 #define DT_TEMPLATE_OPTIONS_DEFAULT ((dt_template_options){.preserve_thinking = -1})
 
-/* "default", "last_round", "all", each also with "+ignore_empty_think"; DT_E_ARG names the choices. */
+/* --loss_scale: "default", "last_round", "all"; "+ignore_empty_think" (the incumbent's full name of the first two) is
+ * accepted and changes nothing, as it is on unless train_empty_think. DT_E_ARG names the choices. */
 dt_status dtp_parse_loss_strategy(const char *text, dt_template_options *options, dt_err *err);
 
 typedef struct dt_template dt_template;
@@ -86,7 +87,8 @@ void dtp_encoded_clear(dt_encoded *encoded); /* keeps the memory */
 void dtp_encoded_free(dt_encoded *encoded);
 
 /* DT_E_UNSUPPORTED for tool messages and tools, DT_E_FORMAT for a conversation that cannot be rendered (no message, a
- * system message in the middle, two of them), DT_E_NOMEM. The encoder's tokenizer must be the template's. */
+ * system message that is not the first, the wrong last role, a bad loss_scale), DT_E_NOMEM. Training needs an assistant
+ * message at the end. The encoder's tokenizer must be the template's. */
 dt_status dtp_template_encode(const dt_template *chat, dt_encoder *encoder, const dt_conversation *conversation,
                               dt_template_mode mode, dt_encoded *out, dt_err *err);
 
