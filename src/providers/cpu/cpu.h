@@ -11,6 +11,8 @@ extern const dt_op_set dtp_cpu_rope;
 extern const dt_op_set dtp_cpu_attention;
 extern const dt_op_set dtp_cpu_sigmoid_gate;
 extern const dt_op_set dtp_cpu_swiglu;
+extern const dt_op_set dtp_cpu_gdn;
+extern const dt_op_set dtp_cpu_gdn_step;
 extern const dt_op_set dtp_cpu_cross_entropy;
 extern const dt_op_set dtp_cpu_adamw;
 extern const dt_op_set dtp_cpu_grad_norm;

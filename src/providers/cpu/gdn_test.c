@@ -1,0 +1,263 @@
+/* The chunked delta rule on every instruction set of this machine: reference cases, the oracle over many sizes, and
+ * the packing rules of the operators description, section 10 (numbers in the test names' comments). */
+#include "providers/cpu/cpu.h"
+#include "providers/cpu/cpu_isa.h"
+#include "providers/golden_testing.h"
+#include "providers/reference/reference.h"
+
+/* ---- problems ---- */
+
+typedef struct {
+    int64_t HK, HV, K, V;
+    const int32_t *cu;
+    int64_t n_seq, T_cap;
+    bool l2norm, states; /* states: initial, final and both gradients */
+    int64_t pad;
+    double log_decay; /* g uniform in [log_decay, 0) */
+} shape;
+
+typedef struct {
+    ot_call call;
+    dt_gdn_args a;
+} problem;
+
+static dt_tensor filled(problem *p, uint64_t *seed, double scale, int64_t pad, int rank, const int64_t *dims)
+{
+    dt_tensor t = ot_tensor(&p->call.pool, DT_F32, rank, dims, pad);
+    ot_fill_normal(&t, seed, scale);
+    return t;
+}
+
+static dt_tensor empty(problem *p, int64_t pad, int rank, const int64_t *dims)
+{
+    return ot_tensor(&p->call.pool, DT_F32, rank, dims, pad);
+}
+#define DIMS(...)                                                                                                      \
+    (const int64_t[])                                                                                                  \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+
+/* Random inputs from `seed`, NaN-filled outputs. Rows of one token do not depend on what stands before it in the
+ * pack when `per_token` draws are the same, so two layouts of the same samples are filled by copying (see copy_rows).
+ */
+static problem make(const shape *s, int threads, uint64_t seed)
+{
+    problem p = {.call = ot_begin(threads)};
+    int64_t T = s->T_cap, N = s->n_seq;
+    p.a = (dt_gdn_args){DT_GDN_ARGS, .scale = 0.3f, .qk_l2norm = s->l2norm};
+    dt_gdn_args *a = &p.a;
+    a->seqs = (dt_seqs){.cu_seqlens = s->cu, .n_seq = N, .n_seq_cap = N, .T = s->cu[N], .T_cap = T};
+    a->q = filled(&p, &seed, s->l2norm ? 1.0 : 0.3, s->pad, 3, DIMS(T, s->HK, s->K));
+    a->k = filled(&p, &seed, s->l2norm ? 1.0 : 0.7 / sqrt((double)s->K), s->pad, 3, DIMS(T, s->HK, s->K));
+    a->v = filled(&p, &seed, 1.0, s->pad, 3, DIMS(T, s->HV, s->V));
+    a->g = empty(&p, 0, 2, DIMS(T, s->HV));
+    a->beta = empty(&p, 0, 2, DIMS(T, s->HV));
+    ot_fill_uniform(&a->g, &seed, s->log_decay, 0.0);
+    ot_fill_uniform(&a->beta, &seed, 0.0, 1.0);
+    a->d_o = filled(&p, &seed, 1.0, s->pad, 3, DIMS(T, s->HV, s->V));
+    a->o = empty(&p, s->pad, 3, DIMS(T, s->HV, s->V));
+    a->dq = empty(&p, s->pad, 3, DIMS(T, s->HK, s->K));
+    a->dk = empty(&p, s->pad, 3, DIMS(T, s->HK, s->K));
+    a->dv = empty(&p, s->pad, 3, DIMS(T, s->HV, s->V));
+    a->dg = empty(&p, 0, 2, DIMS(T, s->HV));
+    a->dbeta = empty(&p, 0, 2, DIMS(T, s->HV));
+    if (s->states) {
+        a->initial_state = filled(&p, &seed, 0.2, 0, 4, DIMS(N, s->HV, s->K, s->V));
+        a->dfinal_state = filled(&p, &seed, 0.2, 0, 4, DIMS(N, s->HV, s->K, s->V));
+        a->final_state = empty(&p, 0, 4, DIMS(N, s->HV, s->K, s->V));
+        a->dinitial_state = empty(&p, 0, 4, DIMS(N, s->HV, s->K, s->V));
+    }
+    return p;
+}
+
+static void run_both(problem *p, const dt_op_set *set)
+{
+    ot_forward(&p->call, set, &p->a, true);
+    ot_backward(&p->call, set, &p->a);
+}
+
+/* Every output and gradient of `got` against `want`, in slices. */
+static void compare_all(problem *got, problem *want)
+{
+    const dt_gdn_args *x = &got->a, *y = &want->a;
+    ot_compare("o", &x->o, &y->o, OT_HEADS, &y->seqs, NULL, golden_output);
+    ot_compare("dq", &x->dq, &y->dq, OT_HEADS, &y->seqs, NULL, golden_gradient);
+    ot_compare("dk", &x->dk, &y->dk, OT_HEADS, &y->seqs, NULL, golden_gradient);
+    ot_compare("dv", &x->dv, &y->dv, OT_HEADS, &y->seqs, NULL, golden_gradient);
+    ot_compare("dg", &x->dg, &y->dg, OT_HEADS, &y->seqs, NULL, golden_gate_gradient);
+    ot_compare("dbeta", &x->dbeta, &y->dbeta, OT_HEADS, &y->seqs, NULL, golden_gate_gradient);
+    if (dt_tensor_present(&y->final_state)) {
+        ot_compare("final_state", &x->final_state, &y->final_state, OT_STATES, &y->seqs, NULL, golden_output);
+        ot_compare("dinitial_state", &x->dinitial_state, &y->dinitial_state, OT_STATES, &y->seqs, NULL,
+                   golden_gradient);
+    }
+}
+
+static void against_reference(const shape *s, int threads)
+{
+    problem got = make(s, threads, 5), want = make(s, 2, 5);
+    run_both(&got, &dtp_cpu_gdn);
+    run_both(&want, &dtp_ref_gdn);
+    compare_all(&got, &want);
+    ot_finish(&got.call.pool);
+    ot_finish(&want.call.pool);
+}
+
+static void for_each_isa(void (*test)(void))
+{
+    for (int isa = DT_ISA_PORTABLE; isa <= (int)dtp_cpu_isa_best(); isa++) {
+        dtp_cpu_isa_cap((dt_cpu_isa)isa);
+        print_message("[ %s ]\n", dtp_cpu_isa_name(dtp_cpu_isa()));
+        test();
+    }
+    dtp_cpu_isa_cap(DT_ISA_AVX512);
+}
+
+/* ---- tests ---- */
+
+static void golden_all(void)
+{
+    for (size_t i = 0; i < GOLDEN_COUNT(golden_gdn_cases); i++)
+        golden_gdn(&dtp_cpu_gdn, golden_gdn_cases[i], 2);
+}
+
+static void reference_cases(void **state)
+{
+    (void)state;
+    for_each_isa(golden_all);
+}
+
+static void all_lengths(void)
+{
+    static const int32_t lengths[] = {0, 1, 2, 3, 5, 15, 16, 17, 31, 37, 63, 64, 65, 97, 127, 128, 129, 191, 200, 257};
+    for (size_t i = 0; i < GOLDEN_COUNT(lengths); i++) {
+        int32_t cu[] = {0, lengths[i]};
+        for (int states = 0; states < 2; states++) {
+            shape s = {.HK = 1,
+                       .HV = 2,
+                       .K = 32,
+                       .V = 32,
+                       .cu = cu,
+                       .n_seq = 1,
+                       .T_cap = cu[1],
+                       .l2norm = true,
+                       .states = states,
+                       .pad = 5,
+                       .log_decay = -0.5};
+            against_reference(&s, 2);
+        }
+    }
+}
+
+static void lengths(void **state)
+{
+    (void)state;
+    for_each_isa(all_lengths);
+}
+
+static void all_widths(void)
+{
+    static const int64_t widths[][2] = {{1, 1},   {3, 5},   {7, 130},  {16, 8},   {20, 33},  {32, 64},
+                                        {64, 32}, {96, 96}, {128, 64}, {100, 12}, {256, 17}, {48, 256}};
+    static const int32_t cu[] = {0, 70, 70, 71, 150};
+    for (size_t i = 0; i < GOLDEN_COUNT(widths); i++) {
+        shape s = {.HK = 2,
+                   .HV = 2,
+                   .K = widths[i][0],
+                   .V = widths[i][1],
+                   .cu = cu,
+                   .n_seq = 4,
+                   .T_cap = 150,
+                   .l2norm = true,
+                   .states = true,
+                   .pad = 3,
+                   .log_decay = -0.3};
+        against_reference(&s, 2);
+    }
+}
+
+static void widths(void **state)
+{
+    (void)state;
+    for_each_isa(all_widths);
+}
+
+/* Rules 4, 8, 11: awkward packs, several value heads per key head, rows behind the last boundary. */
+static void all_packs(void)
+{
+    static const int32_t ones[] = {0, 1, 2, 3, 4}, three[] = {0, 3}, edges[] = {0, 63, 64, 128, 193, 320, 448, 577},
+                         holes[] = {0, 0, 5, 5, 5, 12, 12}, none[] = {0};
+    const struct {
+        const int32_t *cu;
+        int64_t n;
+    } packs[] = {{ones, 4}, {three, 1}, {edges, 7}, {holes, 6}, {none, 0}};
+    for (size_t i = 0; i < GOLDEN_COUNT(packs); i++)
+        for (int64_t group = 1; group <= 4; group += group) {
+            int64_t T = packs[i].cu[packs[i].n];
+            shape s = {.HK = 2,
+                       .HV = 2 * group,
+                       .K = 16,
+                       .V = 24,
+                       .cu = packs[i].cu,
+                       .n_seq = packs[i].n,
+                       .T_cap = (T + 64) / 64 * 64,
+                       .l2norm = group != 2,
+                       .states = group != 4,
+                       .log_decay = -1.0};
+            against_reference(&s, 2);
+        }
+}
+
+static void packs(void **state)
+{
+    (void)state;
+    for_each_isa(all_packs);
+}
+
+/* Gates of -100 and 0 mixed in one chunk, -1e30, and growth; write strengths exactly 0, 1 and 2; keys that are 0. */
+static void all_extremes(void)
+{
+    static const int32_t cu[] = {0, 130, 150};
+    shape s = {.HK = 1,
+               .HV = 2,
+               .K = 32,
+               .V = 32,
+               .cu = cu,
+               .n_seq = 2,
+               .T_cap = 150,
+               .l2norm = true,
+               .states = true,
+               .log_decay = -0.1};
+    problem got = make(&s, 2, 9), want = make(&s, 2, 9);
+    static const double gates[] = {0.0, -100.0, 0.0, -0.01, -1e30, -3.0, 0.02, -20.0},
+                        strengths[] = {0.0, 1.0, 0.5, 2.0};
+    problem *both[] = {&got, &want};
+    for (int b = 0; b < 2; b++)
+        for (int64_t i = 0; i < 2 * 150; i++) {
+            ot_set(&both[b]->a.g, i, gates[(i * i + i / 3) % 8]);
+            ot_set(&both[b]->a.beta, i, strengths[(i / 2 + i / 7) % 4]);
+            for (int64_t j = 0; i % 11 == 0 && i < 150 && j < 32; j++)
+                ot_set(&both[b]->a.k, i * 32 + j, 0.0);
+        }
+    run_both(&got, &dtp_cpu_gdn);
+    run_both(&want, &dtp_ref_gdn);
+    compare_all(&got, &want);
+    ot_finish(&got.call.pool);
+    ot_finish(&want.call.pool);
+}
+
+static void extremes(void **state)
+{
+    (void)state;
+    for_each_isa(all_extremes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reference_cases), cmocka_unit_test(lengths),  cmocka_unit_test(widths),
+        cmocka_unit_test(packs),           cmocka_unit_test(extremes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
