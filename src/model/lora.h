@@ -1,30 +1,14 @@
 /* LoRA: which modules are adapted, how A and B start, and adapter folders as peft writes and reads them.
  *
- * A module is one linear map of the text model ("model.layers.0.mlp.up_proj"). Modules of a layer that read the same
+ * A module is one linear map of the text model ("model.layers.0.mlp.up_proj"), known by its layer and its module index
+ * (catalogue.h). Modules of a layer that read the same
  * input share one stacked A and one dropout mask. Not for: the arithmetic (operator linear), where A and B live
  * (model/store.h). */
 #ifndef DT_MODEL_LORA_H
 #define DT_MODEL_LORA_H
 
-#include "model/config.h"
+#include "model/catalogue.h"
 #include "model/safetensors.h"
-
-/* ---- the linear maps of a model ---- */
-
-/* Inputs of a layer that linear maps read; layer * 4 + input is the input number of the dropout key. */
-enum { DT_INPUT_MIXER, DT_INPUT_MIXER_OUT, DT_INPUT_MLP, DT_INPUT_MLP_DOWN, DT_LAYER_INPUTS };
-
-typedef struct dt_module {
-    const char *leaf; /* "q_proj" */
-    const char *path; /* inside the layer: "self_attn.q_proj" */
-    int32_t input;    /* DT_INPUT_* */
-    int64_t in, out;
-} dt_module;
-
-enum { DT_MAX_MODULES = 8 };
-/* The linear maps of layer `layer`, in the order in which they share inputs (qkv z b a | out | gate up | down, or
- * q k v | o | gate up | down); returns their number. */
-int dtp_layer_modules(const dt_model_config *config, int64_t layer, dt_module out[DT_MAX_MODULES]);
 
 /* ---- settings ---- */
 
@@ -43,7 +27,7 @@ typedef struct dt_lora_options {
 
 void dtp_lora_options_default(dt_lora_options *options); /* r 8, alpha 32, dropout 0.05, all-linear */
 
-/* A checked choice for one model. */
+/* A checked choice for one model, whose configuration it borrows. */
 typedef struct dt_lora dt_lora;
 
 /* Errors: DT_E_ARG: rank, alpha or dropout out of range; a target without match; a target that is the head, the
@@ -58,7 +42,7 @@ void dtp_lora_free(dt_lora *lora); /* accepts NULL */
 /* rank, alpha, dropout and rslora as set; targets are not filled. */
 dt_lora_options dtp_lora_settings(const dt_lora *lora);
 float dtp_lora_scale(const dt_lora *lora);
-/* Is module `index` (order of dtp_layer_modules) of `layer` adapted? */
+/* Is module `index` of `layer` adapted? */
 bool dtp_lora_targets(const dt_lora *lora, int64_t layer, int index);
 int64_t dtp_lora_count(const dt_lora *lora); /* adapted modules */
 
@@ -69,6 +53,8 @@ int64_t dtp_lora_count(const dt_lora *lora); /* adapted modules */
  * (word >> 8) * 2^-23 - 1 in units of the bound. B starts at 0. */
 void dtp_lora_init_a(float *a, int64_t rank, int64_t in, uint64_t seed, uint32_t module, dt_dtype base);
 
+/* Opened from a folder: has stored values. */
+bool dtp_lora_has_values(const dt_lora *lora);
 /* The stored values of a module of an opened adapter, widened to F32; `a` [rank, in], `b` [out, rank]. */
 dt_status dtp_lora_read(const dt_lora *lora, int64_t layer, int index, float *a, float *b, dt_err *err);
 

@@ -1,0 +1,324 @@
+#include "model/store.h"
+#include "core/memory.h"
+#include "model/store_private.h"
+#include "model/widen.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- walking over all weights ---- */
+
+typedef dt_status (*weight_fn)(dt_store *s, dt_weight *w, void *user, dt_err *err);
+
+static dt_status each_weight(dt_store *s, weight_fn fn, void *user, dt_err *err)
+{
+    dt_status status = fn(s, &s->embedding, user, err);
+    for (int64_t i = 0; status == DT_OK && i < s->config->layers; i++)
+        for (int id = 0; status == DT_OK && id < DT_LAYER_WEIGHTS; id++)
+            if (s->layer[i].w[id].name)
+                status = fn(s, &s->layer[i].w[id], user, err);
+    if (status == DT_OK)
+        status = fn(s, &s->final_norm, user, err);
+    if (status == DT_OK && !s->config->tied)
+        status = fn(s, &s->head, user, err);
+    return status;
+}
+
+typedef struct {
+    const char *name;
+    dt_weight *found;
+} name_search;
+
+static dt_status match_name(dt_store *s, dt_weight *w, void *user, dt_err *err)
+{
+    name_search *search = user;
+    (void)s, (void)err;
+    if (!strcmp(w->name, search->name))
+        search->found = w;
+    return DT_OK;
+}
+
+dt_weight *dtp_store_find(dt_store *store, const char *name)
+{
+    name_search search = {name, NULL};
+    each_weight(store, match_name, &search, NULL);
+    return search.found;
+}
+
+/* ---- matching the checkpoint ---- */
+
+static dt_status set_weight(dt_store *s, dt_weight *w, int64_t layer, const dt_weight_info *info, dt_err *err)
+{
+    char name[DT_MAX_NAME];
+    dtp_tensor_name(name, s->config, layer, info);
+    w->info = *info;
+    w->segment = -1;
+    w->stored = dtp_checkpoint_find(s->checkpoint, name);
+    w->name = dtp_strdup(name);
+    s->parameters += dtp_weight_count(info);
+    return w->name ? DT_OK : dt_fail(err, DT_E_NOMEM, "no memory for the name of %s", name);
+}
+
+static dt_status name_weights(dt_store *s, dt_err *err)
+{
+    dt_weight *outer_weight[] = {&s->embedding, &s->final_norm, &s->head};
+    dt_weight_info outer[3], info[DT_MAX_LAYER_TENSORS];
+    dt_status status = DT_OK;
+    for (int i = 0, n = dtp_outer_tensors(s->config, outer); status == DT_OK && i < n; i++)
+        status = set_weight(s, outer_weight[i], -1, &outer[i], err);
+    for (int64_t layer = 0; layer < s->config->layers; layer++) {
+        s->layer[layer].kind = s->config->kind[layer];
+        s->layer[layer].index = layer;
+        int modules, n = dtp_layer_tensors(s->config, layer, info, &modules);
+        for (int i = 0; status == DT_OK && i < n; i++)
+            status = set_weight(s, &s->layer[layer].w[info[i].id], layer, &info[i], err);
+    }
+    return status;
+}
+
+/* Collects names for an error text: the first few, then how many more. */
+typedef struct {
+    char text[640];
+    size_t n;
+} name_list;
+
+static void add_name(name_list *list, const char *name)
+{
+    size_t used = strlen(list->text);
+    if (list->n++ < 8)
+        snprintf(list->text + used, sizeof list->text - used, "%s%s", used ? ", " : "", name);
+}
+
+static dt_status collect_missing(dt_store *s, dt_weight *w, void *user, dt_err *err)
+{
+    (void)s, (void)err;
+    if (!w->stored.tensor)
+        add_name(user, w->name);
+    return DT_OK;
+}
+
+bool dtp_store_tolerates(const dt_model_config *config, const char *name)
+{
+    return !strncmp(name, "mtp.", 4) || !strncmp(name, "model.visual.", 13) ||
+           (config->tied && !strcmp(name, "lm_head.weight"));
+}
+
+static void shape_text(char out[96], int rank, const int64_t *shape)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int i = 0; i < rank && used < 80; i++)
+        used += (size_t)snprintf(out + used, 96 - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+}
+
+static dt_status check_stored(dt_store *s, dt_weight *w, void *user, dt_err *err)
+{
+    const dt_st_tensor *t = w->stored.tensor;
+    const char *path = dtp_st_path(w->stored.file);
+    (void)s, (void)user;
+    bool same = t->rank == w->info.rank;
+    for (int i = 0; same && i < t->rank; i++)
+        same = t->shape[i] == w->info.shape[i];
+    if (!same) {
+        char expected[96], found[96];
+        shape_text(expected, w->info.rank, w->info.shape);
+        shape_text(found, t->rank, t->shape);
+        return dt_fail(err, DT_E_SHAPE, "%s: tensor %s: config.json makes it [%s], the file has [%s]", path, w->name,
+                       expected, found);
+    }
+    if (t->dtype != DT_BF16 && t->dtype != DT_F32 && t->dtype != DT_F16)
+        return dt_fail(err, DT_E_DTYPE, "%s: tensor %s: expected BF16, F32 or F16, found %s", path, w->name,
+                       t->dtype_name);
+    return DT_OK;
+}
+
+static dt_status match_checkpoint(dt_store *s, dt_err *err)
+{
+    name_list missing = {0}, extra = {0};
+    dt_status status = name_weights(s, err);
+    if (status != DT_OK)
+        return status;
+    const char *where =
+        dtp_checkpoint_count(s->checkpoint) ? dtp_st_path(dtp_checkpoint_at(s->checkpoint, 0).file) : "the checkpoint";
+    each_weight(s, collect_missing, &missing, NULL);
+    if (missing.n)
+        return dt_fail(err, DT_E_FORMAT, "%s: %zu tensor%s of this model missing from the checkpoint: %s%s", where,
+                       missing.n, missing.n == 1 ? "" : "s", missing.text, missing.n > 8 ? ", ..." : "");
+    for (size_t i = 0; i < dtp_checkpoint_count(s->checkpoint); i++) {
+        const char *name = dtp_checkpoint_at(s->checkpoint, i).tensor->name;
+        if (!dtp_store_tolerates(s->config, name) && !dtp_store_find(s, name))
+            add_name(&extra, name);
+    }
+    if (extra.n)
+        return dt_fail(err, DT_E_FORMAT, "%s: %zu tensor%s in the checkpoint that config.json has no place for: %s%s",
+                       where, extra.n, extra.n == 1 ? "" : "s", extra.text, extra.n > 8 ? ", ..." : "");
+    return each_weight(s, check_stored, NULL, err);
+}
+
+/* ---- frozen weights ---- */
+
+/* F16 has no arithmetic here; it widens to F32 without loss. */
+static dt_dtype held_dtype(const dt_weight *w)
+{
+    return w->stored.tensor->dtype == DT_F16 ? DT_F32 : w->stored.tensor->dtype;
+}
+
+static size_t held_bytes(const dt_weight *w)
+{
+    return (size_t)dtp_weight_count(&w->info) * dt_dtype_size(held_dtype(w));
+}
+
+static dt_tensor weight_view(const dt_weight *w, void *data, dt_dtype dtype)
+{
+    const int64_t *n = w->info.shape;
+    if (w->info.rank == 1)
+        return dt_tensor_1d(data, dtype, n[0]);
+    return dt_tensor_2d(data, dtype, n[0], w->info.rank == 3 ? n[2] : n[1]);
+}
+
+static dt_status add_block(dt_store *s, size_t bytes, char **out, dt_err *err)
+{
+    void **blocks = dtp_realloc_array(s->block, s->n_blocks + 1, sizeof *blocks);
+    if (!blocks)
+        return dt_fail(err, DT_E_NOMEM, "no memory for the list of weight blocks");
+    s->block = blocks;
+    void *memory;
+    dt_status status = dt_exec_alloc(s->exec, &memory, bytes, err);
+    if (status == DT_OK)
+        *out = s->block[s->n_blocks++] = memory;
+    return status;
+}
+
+static dt_status upload_weight(dt_store *s, dt_weight *w, void *to, dt_err *err)
+{
+    const dt_st_tensor *t = w->stored.tensor;
+    w->value = weight_view(w, to, held_dtype(w));
+    if (t->dtype != DT_F16)
+        return dt_exec_upload(s->exec, to, t->data, t->bytes, err);
+    float *wide = dtp_calloc((size_t)dtp_weight_count(&w->info), sizeof *wide);
+    if (!wide)
+        return dt_fail(err, DT_E_NOMEM, "%s: no memory to widen it", w->name);
+    dtp_widen(wide, t->data, t->dtype, (size_t)dtp_weight_count(&w->info));
+    dt_status status = dt_exec_upload(s->exec, to, wide, held_bytes(w), err);
+    if (status == DT_OK)
+        status = dt_exec_synchronize(s->exec, err); /* `wide` is read until then */
+    free(wide);
+    return status;
+}
+
+/* The mapped bytes in place; a copy only of what cannot be read there. */
+static dt_status place_mapped(dt_store *s, dt_weight *w, void *user, dt_err *err)
+{
+    const dt_st_tensor *t = w->stored.tensor;
+    (void)user;
+    s->weight_bytes += held_bytes(w);
+    if (t->dtype != DT_F16 && (uintptr_t)t->data % dt_dtype_size(t->dtype) == 0) {
+        w->value = weight_view(w, (void *)(uintptr_t)t->data, t->dtype);
+        return DT_OK;
+    }
+    char *memory;
+    dt_status status = add_block(s, held_bytes(w), &memory, err);
+    return status == DT_OK ? upload_weight(s, w, memory, err) : status;
+}
+
+enum { BLOCK_ALIGNMENT = 256 };
+
+/* Offsets of the weights of a block: linear maps of one input follow each other without a gap. Returns the size. */
+static size_t layout_block(dt_weight *const *w, int n, size_t *offset)
+{
+    size_t end = 0;
+    for (int i = 0; i < n; i++) {
+        bool adjacent = i && w[i]->info.input != DT_INPUT_NONE && w[i]->info.input == w[i - 1]->info.input &&
+                        held_dtype(w[i]) == held_dtype(w[i - 1]);
+        if (!adjacent)
+            end = (end + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
+        offset[i] = end;
+        end += held_bytes(w[i]);
+    }
+    return end;
+}
+
+static dt_status place_block(dt_store *s, dt_weight *const *w, int n, dt_err *err)
+{
+    size_t offset[DT_MAX_LAYER_TENSORS];
+    char *memory = NULL;
+    size_t bytes = layout_block(w, n, offset);
+    dt_status status = add_block(s, bytes, &memory, err);
+    for (int i = 0; status == DT_OK && i < n; i++)
+        status = upload_weight(s, w[i], memory + offset[i], err);
+    s->weight_bytes += bytes;
+    return status;
+}
+
+static dt_status place_blocks(dt_store *s, dt_err *err)
+{
+    dt_weight *outer[] = {&s->embedding, &s->final_norm, &s->head};
+    dt_status status = place_block(s, outer, s->config->tied ? 2 : 3, err);
+    for (int64_t i = 0; status == DT_OK && i < s->config->layers; i++) {
+        dt_weight_info info[DT_MAX_LAYER_TENSORS];
+        dt_weight *w[DT_MAX_LAYER_TENSORS];
+        int modules, n = dtp_layer_tensors(s->config, i, info, &modules);
+        for (int k = 0; k < n; k++)
+            w[k] = &s->layer[i].w[info[k].id];
+        status = place_block(s, w, n, err);
+    }
+    return status;
+}
+
+/* ---- life ---- */
+
+static dt_status build(dt_store *s, const dt_store_options *o, dt_err *err)
+{
+    dt_status status = match_checkpoint(s, err);
+    if (status == DT_OK && o->tune != DT_TUNE_FULL)
+        status = s->exec->device == DT_DEVICE_CPU && !o->copy ? each_weight(s, place_mapped, NULL, err)
+                                                              : place_blocks(s, err);
+    if (status == DT_OK && (o->tune == DT_TUNE_FULL || o->lora))
+        status = dtp_store_add_trainable(s, o, err);
+    if (s->config->tied) {
+        s->head.info = s->embedding.info;
+        s->head.value = s->embedding.value;
+        s->head.grad = s->embedding.grad;
+        s->head.segment = s->embedding.segment;
+    }
+    return status;
+}
+
+dt_status dtp_store_open(dt_store **out, dt_exec *exec, const dt_model_config *config, const dt_checkpoint *checkpoint,
+                         const dt_store_options *options, dt_err *err)
+{
+    dt_store *s = dtp_calloc(1, sizeof *s);
+    if (s)
+        s->layer = dtp_calloc((size_t)config->layers, sizeof *s->layer);
+    if (!s || !s->layer) {
+        free(s);
+        return dt_fail(err, DT_E_NOMEM, "no memory for a parameter store of %lld layers", (long long)config->layers);
+    }
+    s->exec = exec;
+    s->config = config;
+    s->checkpoint = checkpoint;
+    dt_status status = build(s, options, err);
+    if (status != DT_OK) {
+        dtp_store_close(s);
+        return status;
+    }
+    *out = s;
+    return DT_OK;
+}
+
+void dtp_store_close(dt_store *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->n_blocks; i++)
+        dt_exec_release(s->exec, s->block[i]);
+    free(s->block);
+    for (int64_t i = 0; i < s->config->layers; i++)
+        for (int id = 0; id < DT_LAYER_WEIGHTS; id++)
+            free(s->layer[i].w[id].name);
+    free(s->layer);
+    free(s->embedding.name);
+    free(s->final_norm.name);
+    free(s->head.name);
+    dtp_store_free_trainable(s);
+    free(s);
+}
