@@ -2,6 +2,7 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Bounds that no model comes near; they keep products of sizes far from overflow. */

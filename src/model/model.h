@@ -9,16 +9,10 @@
 
 #include "model/config.h"
 #include "model/lora.h"
+#include "model/trainable.h"
 #include <deltune/op/cross_entropy.h>
-#include <deltune/op/optimizer.h>
 
 typedef struct dt_model dt_model;
-
-typedef enum dt_tune {
-    DT_TUNE_NONE, /* inference and evaluation */
-    DT_TUNE_LORA,
-    DT_TUNE_FULL /* all text weights, fp32 masters; vision and extra prediction head stay as they are */
-} dt_tune;
 
 typedef struct dt_model_options {
     const char *folder;  /* config.json and weights */
@@ -41,15 +35,7 @@ const dt_lora *dtp_model_lora(const dt_model *model);
 
 /* ---- what is trained ---- */
 
-/* One flat f32 buffer and three of the same layout, in device memory. Pointers are stable until close; m and v exist
- * (zeroed) from dtp_model_plan with train on. */
-typedef struct dt_trainable {
-    int64_t count; /* elements */
-    float *param, *grad, *m, *v;
-    const dt_param_segment *segments; /* one per tensor, covering [0,count) in order */
-    const char *const *names; /* of the segments: "model.layers.0.mlp.up_proj.lora_A.weight", or the weight's name */
-    int64_t n_segments;
-} dt_trainable;
+/* Stable until close; m and v exist (zeroed) from dtp_model_plan with train on. */
 const dt_trainable *dtp_model_trainable(const dt_model *model);
 /* Parameters of the text model, a tied head counted once. */
 int64_t dtp_model_parameters(const dt_model *model);

@@ -2,6 +2,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/memory.h"
+#include <stdlib.h>
 #include <string.h>
 
 /* The format's own limit; also keeps a lying length from reserving memory. */

@@ -2,7 +2,8 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "model/safetensors.h"
-#include <inttypes.h>
+#include <stdlib.h>
+
 #include <string.h>
 
 struct dt_st_sink {

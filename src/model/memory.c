@@ -1,0 +1,231 @@
+/* The memory of a pass: measured with a planning pass, laid out in one arena, reserved once. */
+#include "core/memory.h"
+#include "model/pass.h"
+#include <stdlib.h>
+
+enum { ALIGNMENT = 256 };
+
+/* Hands out ranges of the arena; with a null-like base it only counts. */
+typedef struct {
+    char *base;
+    size_t used;
+} cursor;
+
+/* Stands for the arena while planning: not NULL (NULL means "absent" to operators), never read. */
+#define PLANNING_BASE ((char *)(uintptr_t)4096)
+
+static void *take(cursor *c, size_t bytes)
+{
+    void *at = c->base + c->used;
+    c->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return at;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+typedef struct {
+    const dt_model_config *config;
+    size_t element;
+    bool has[2]; /* layer kinds in this model */
+} shape;
+
+static shape shape_of(const dt_model *model)
+{
+    shape s = {model->config, dt_dtype_size(model->activation), {false, false}};
+    for (int64_t i = 0; i < s.config->layers; i++)
+        s.has[s.config->kind[i]] = true;
+    return s;
+}
+
+/* The larger width of both kinds that the model has. */
+static int64_t widest(const shape *s, int64_t (*width)(const dt_model_config *, dt_layer_kind))
+{
+    return larger(s->has[DT_LAYER_LINEAR] ? width(s->config, DT_LAYER_LINEAR) : 0,
+                  s->has[DT_LAYER_FULL] ? width(s->config, DT_LAYER_FULL) : 0);
+}
+
+static void place_layer(dt_memory *m, const shape *s, int64_t layer, cursor *c)
+{
+    const dt_model_config *config = s->config;
+    const dt_layer_kind kind = config->kind[layer];
+    const size_t row = (size_t)m->rows * s->element, gates = (size_t)(m->rows * config->value_heads) * sizeof(float);
+    dt_layer_memory *l = &m->layer[layer];
+    l->proj = take(c, row * (size_t)dtp_proj_width(config, kind));
+    l->core = take(c, row * (size_t)dtp_mixer_width(config, kind));
+    l->gate_up = take(c, row * (size_t)(2 * config->intermediate));
+    l->h1 = m->train ? take(c, row * (size_t)config->hidden)
+                     : m->h[0]; /* without backward the residual stream is updated in place */
+    if (kind == DT_LAYER_LINEAR) {
+        l->g = take(c, gates);
+        l->beta = take(c, gates);
+    }
+    for (int i = 0; i < DT_SAVED_PER_LAYER; i++)
+        l->saved[i].data = take(c, l->saved[i].bytes);
+}
+
+static void place_inputs(dt_memory *m, cursor *c)
+{
+    const size_t row = (size_t)m->rows * 4;
+    m->tokens = take(c, row);
+    m->targets = take(c, row);
+    m->positions = take(c, row);
+    m->weights = take(c, row);
+    m->row_loss = take(c, row);
+    m->cu_seqlens = take(c, (size_t)(m->n_seq + 1) * 4);
+}
+
+static void place_work(dt_memory *m, const shape *s, cursor *c)
+{
+    const dt_model_config *config = s->config;
+    const size_t row = (size_t)m->rows * s->element;
+    const size_t hidden = row * (size_t)config->hidden;
+    const size_t mid = row * (size_t)larger(config->intermediate, widest(s, dtp_mixer_width));
+    const size_t mix = row * (size_t)widest(s, dtp_mix_width);
+    m->x = take(c, hidden);
+    m->mid = take(c, mid);
+    m->mix = take(c, mix);
+    if (!m->train)
+        return;
+    m->dh = take(c, hidden);
+    m->dx = take(c, hidden);
+    m->dmid = take(c, mid);
+    m->dmix = take(c, mix);
+    m->dproj = take(c, row * (size_t)widest(s, dtp_proj_width));
+    m->dg = take(c, (size_t)(m->rows * config->value_heads) * sizeof(float));
+    m->dbeta = take(c, (size_t)(m->rows * config->value_heads) * sizeof(float));
+}
+
+/* Sets every pointer for an arena at `base`; returns its size. */
+static size_t layout(dt_memory *m, const shape *s, char *base)
+{
+    const int64_t L = s->config->layers, shared = m->train ? m->recomputed : L;
+    const size_t hidden = (size_t)(m->rows * s->config->hidden) * s->element;
+    cursor c = {base, 0};
+    place_inputs(m, &c);
+    place_work(m, s, &c);
+    for (int64_t i = 0; i <= L; i++)
+        m->h[i] = i == 0 || m->train ? take(&c, hidden) : m->h[0];
+    m->embedding.data = take(&c, m->embedding.bytes);
+    m->final_norm.data = take(&c, m->final_norm.bytes);
+    /* Layers that run again lie over each other. */
+    size_t start = c.used, end = c.used;
+    for (int64_t i = 0; i < shared; i++) {
+        c.used = start;
+        place_layer(m, s, i, &c);
+        end = c.used > end ? c.used : end;
+    }
+    c.used = end;
+    for (int64_t i = shared; i < L; i++)
+        place_layer(m, s, i, &c);
+    return c.used;
+}
+
+/* Runs the pass without computing: fills the sizes of what operators save, and the workspace. */
+static dt_status measure(dt_memory *m, dt_model *model, dt_err *err)
+{
+    for (int64_t i = 0; i <= m->n_seq; i++) /* any legal boundaries: sizes depend on rows and n_seq only */
+        m->plan_cu_seqlens[i] = (int32_t)(m->rows * i / m->n_seq);
+    dt_pass p = {
+        .model = model,
+        .config = model->config,
+        .memory = m,
+        .exec = m->exec,
+        .planning = true,
+        .keep = m->train,
+        .T = m->rows,
+        .rows = m->rows,
+        .seqs = {.cu_seqlens = m->plan_cu_seqlens,
+                 .n_seq = m->n_seq,
+                 .n_seq_cap = m->n_seq,
+                 .T = m->rows,
+                 .T_cap = m->rows},
+    };
+    if (m->exec->device != DT_DEVICE_CPU)
+        p.seqs.cu_seqlens_device = m->cu_seqlens;
+    if (m->train && model->lora)
+        p.dropout = (float)dtp_lora_settings(model->lora).dropout;
+    static const float some_weights; /* loss weights may come */
+    return dtp_pass_train(&p, &some_weights, 1, NULL, err);
+}
+
+static dt_memory *new_memory(dt_model *model, const dt_memory_options *o)
+{
+    dt_memory *m = dtp_calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    m->exec = model->exec;
+    m->rows = o->rows;
+    m->n_seq = o->n_seq;
+    m->train = o->train;
+    m->h = dtp_calloc((size_t)model->config->layers + 1, sizeof *m->h);
+    m->layer = dtp_calloc((size_t)model->config->layers, sizeof *m->layer);
+    m->plan_cu_seqlens = dtp_calloc((size_t)o->n_seq + 1, sizeof *m->plan_cu_seqlens);
+    if (m->h && m->layer && m->plan_cu_seqlens)
+        return m;
+    dtp_memory_free(m);
+    return NULL;
+}
+
+/* Chooses how many layers run again: none or all as asked, or the fewest that fit. */
+static void choose_recompute(dt_memory *m, const shape *s, const dt_memory_options *o)
+{
+    const int64_t L = s->config->layers;
+    m->recomputed = o->recompute == DT_RECOMPUTE_ALL ? L : 0;
+    if (o->recompute != DT_RECOMPUTE_AUTO || !o->limit)
+        return;
+    while (m->recomputed < L && layout(m, s, PLANNING_BASE) + m->workspace > o->limit)
+        m->recomputed++;
+}
+
+static dt_status reserve(dt_memory *m, const shape *s, dt_err *err)
+{
+    m->arena_bytes = layout(m, s, PLANNING_BASE);
+    dt_status status = dt_exec_alloc(m->exec, &m->arena, m->arena_bytes, err);
+    if (status != DT_OK)
+        return dt_err_prefix(err, "activations of %lld tokens: ", (long long)m->rows);
+    layout(m, s, m->arena);
+    cursor c = {m->arena, 0};
+    place_inputs(m, &c); /* also rows behind the pack hold valid token ids */
+    status = dt_exec_zero(m->exec, m->arena, c.used, err);
+    return status == DT_OK ? dt_exec_reserve(m->exec, m->workspace, err) : status;
+}
+
+dt_status dtp_memory_create(dt_memory **out, dt_model *model, const dt_memory_options *o, uint64_t *need_out,
+                            dt_err *err)
+{
+    const shape s = shape_of(model);
+    dt_memory *m = new_memory(model, o);
+    if (!m)
+        return dt_fail(err, DT_E_NOMEM, "no memory to plan activations");
+    layout(m, &s, PLANNING_BASE);
+    dt_status status = measure(m, model, err);
+    if (status == DT_OK) {
+        choose_recompute(m, &s, o);
+        *need_out = layout(m, &s, PLANNING_BASE) + m->workspace;
+        if (o->limit && *need_out > o->limit)
+            status = dt_fail(err, DT_E_NOMEM, "%lld tokens need %llu bytes of activations and workspace, %llu are left",
+                             (long long)m->rows, (unsigned long long)*need_out, (unsigned long long)o->limit);
+    }
+    if (status == DT_OK)
+        status = reserve(m, &s, err);
+    if (status != DT_OK) {
+        dtp_memory_free(m);
+        return status;
+    }
+    *out = m;
+    return DT_OK;
+}
+
+void dtp_memory_free(dt_memory *m)
+{
+    if (!m)
+        return;
+    dt_exec_release(m->exec, m->arena);
+    free(m->h);
+    free(m->layer);
+    free(m->plan_cu_seqlens);
+    free(m);
+}
