@@ -61,13 +61,18 @@ typedef struct dt_seqs {
     int64_t T_cap;            /* rows of every [T,...] tensor, >= T; T itself when nothing is padded */
 } dt_seqs;
 
-/* What a forward call keeps for its backward. The caller provides the memory. */
+/* What a forward call keeps for its backward. The caller provides the memory; zero-initialise the struct. A filled
+ * dt_saved refers to the provider that filled it, which cannot be unloaded meanwhile: dt_saved_release ends that. Using
+ * the struct for another forward releases the old reference by itself. */
 typedef struct dt_saved {
     void *data;        /* device memory, 64-byte aligned, at least dt_op_saved_bytes */
     size_t bytes;      /* size of `data` */
     const void *owner; /* set by forward: the operator set that ran */
     uint64_t generation;
 } dt_saved;
+
+/* Forgets the provider; does not touch `data`. Accepts NULL and a struct that no forward has filled. */
+DT_API void dt_saved_release(dt_saved *saved);
 
 /* Bytes of dt_saved memory and of workspace that a call with these arguments needs. Both grow with T_cap and
  * n_seq_cap only, so asking once with the largest pack covers a run. Tensor data pointers are not read. */
@@ -86,11 +91,23 @@ DT_API dt_status dt_ctx_choose(dt_ctx *ctx, const char *spec, dt_err *err);
 /* The name of the i-th candidate of a slot, best first, whether it can run or not; NULL after the last. */
 DT_API const char *dt_ctx_candidate(dt_ctx *ctx, dt_op op, dt_device_kind device, size_t i);
 
-/* Who serves an operator now. Strings live as long as the context. */
+/* Who serves an operator now. Strings live until the slot changes. */
+typedef enum dt_op_source {
+    DT_SOURCE_AUTOMATIC, /* the best candidate that can run */
+    DT_SOURCE_CHOSEN,    /* the user's explicit choice */
+    DT_SOURCE_OVERRIDE,  /* somebody replaced or wrapped the entry (deltune/dispatch.h) */
+    DT_SOURCE_RESTORED,  /* the owner's original, put back by a restore */
+    DT_SOURCE_NOTHING    /* no candidate can run */
+} dt_op_source;
+
 typedef struct dt_op_info {
-    const char *op, *provider, *version, *file;
-    bool explicit_choice;
+    const char *op, *provider, *version, *file; /* file: the library that holds the function, as the loader names it */
+    dt_op_source source;
+    uint32_t caps;       /* DT_CAP_* */
+    uint64_t generation; /* grows with every change of the slot */
 } dt_op_info;
+/* "automatic", "chosen", "override", "restored", "nothing". */
+DT_API const char *dt_op_source_name(dt_op_source source);
 DT_API dt_status dt_ctx_op_info(dt_ctx *ctx, dt_op op, dt_device_kind device, dt_op_info *info_out, dt_err *err);
 
 #ifdef __cplusplus

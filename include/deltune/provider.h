@@ -34,6 +34,8 @@ typedef struct dt_op_set {
     /* Arguments have been checked against the operator's contract. `workspace` is 64-byte aligned. */
     dt_status (*forward)(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err);
     dt_status (*backward)(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err);
+    /* Whether this one operator can run on the device, beside dt_provider.probe. 0 = no, reason in why; NULL: yes. */
+    int (*probe)(int device_index, char *why, size_t why_size);
 } dt_op_set;
 
 /* Memory and ordering of one device kind; NULL in a provider that only adds operators to a device another one drives.
@@ -62,9 +64,16 @@ typedef struct dt_provider {
     const dt_device_ops *device_ops;
     const dt_op_set *const *ops; /* n_ops entries */
     size_t n_ops;
+    uint32_t flags; /* DT_PROVIDER_* */
 } dt_provider;
 
-/* The one symbol a plug-in exports. */
+enum {
+    /* Never unmapped after unloading: a library that registered device code or started threads. */
+    DT_PROVIDER_KEEP_MAPPED = 1u << 0
+};
+
+/* The one symbol a plug-in exports: `const dt_provider *dt_provider_entry(void)`. The table is constant and lives as
+ * long as the library is mapped. One library, one provider, one device kind. */
 #define DT_PROVIDER_SYMBOL "dt_provider_entry"
 typedef const dt_provider *(*dt_provider_entry_fn)(void);
 

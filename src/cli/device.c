@@ -76,8 +76,8 @@ dt_status dtp_print_operators(FILE *to, dt_ctx *ctx, dt_device_kind device, dt_e
         dt_status st = dt_ctx_op_info(ctx, (dt_op)op, device, &info, err);
         if (st != DT_OK)
             return st;
-        fprintf(to, "%-18s %-10s %-8s %s%s\n", info.op, info.provider, info.version, info.file,
-                info.explicit_choice ? " (chosen)" : "");
+        fprintf(to, "%-18s %-10s %-8s %-9s %s\n", info.op, info.provider, info.version, dt_op_source_name(info.source),
+                info.file);
     }
     return DT_OK;
 }

@@ -18,8 +18,8 @@ static dt_status print_json(dt_ctx *ctx, dt_device_kind device, dt_err *err)
         dt_status st = dt_ctx_op_info(ctx, (dt_op)op, device, &info, err);
         if (st != DT_OK)
             return st;
-        json_t *line = json_pack("{s:s, s:s, s:s, s:s, s:b}", "op", info.op, "provider", info.provider, "version",
-                                 info.version, "file", info.file, "chosen", info.explicit_choice);
+        json_t *line = json_pack("{s:s, s:s, s:s, s:s, s:s}", "op", info.op, "provider", info.provider, "version",
+                                 info.version, "file", info.file, "source", dt_op_source_name(info.source));
         char *text = line ? json_dumps(line, 0) : NULL;
         json_decref(line);
         if (!text)

@@ -69,11 +69,11 @@ static int probe_fails(int index, char *why, size_t n)
         .abi = DT_PROVIDER_ABI, .struct_size = sizeof(dt_provider), .name = id, .version = "1",                        \
         .device = DT_DEVICE_CPU, .priority = priority_, .ops = ops_, .n_ops = 1                                        \
     }
-static const dt_provider fast = PROVIDER("fast", 50, fast_ops), plain = PROVIDER("plain", 10, plain_ops);
+static const dt_provider fast = PROVIDER("fast", 500, fast_ops), plain = PROVIDER("plain", 400, plain_ops);
 
 /* A context with both fakes, and a call of n samples with head size K. */
 typedef struct fixture {
-    dt_ctx *builtin, *ctx; /* the host's memory functions come from a built-in provider; the fakes serve only gdn */
+    dt_ctx *ctx;
     dt_exec *exec;
     float q[4 * 128], g[4];
     int32_t cu[3];
@@ -85,13 +85,12 @@ static int set_up(void **state)
     fixture *f = calloc(1, sizeof *f);
     *state = f;
     dt_err err = {0};
-    if (dt_ctx_create(&f->builtin, &err) || dtp_ctx_create_empty(&f->ctx, &err) ||
-        dt_exec_create(&f->exec, f->builtin, DT_DEVICE_CPU, 0, 1, &err)) {
+    if (dt_ctx_create(&f->ctx, &err) || dt_exec_create(&f->exec, f->ctx, DT_DEVICE_CPU, 0, 1, &err)) {
         print_error("%s\n", err.text);
         return -1;
     }
-    f->exec->ctx = f->ctx;
-    return dtp_ctx_register(f->ctx, &plain, "plain.so", NULL) || dtp_ctx_register(f->ctx, &fast, "fast.so", NULL);
+    return dt_ctx_register(f->ctx, &plain, "plain.so", 0, NULL, NULL) ||
+           dt_ctx_register(f->ctx, &fast, "fast.so", 0, NULL, NULL);
 }
 
 static int tear_down(void **state)
@@ -99,7 +98,6 @@ static int tear_down(void **state)
     fixture *f = *state;
     dt_exec_free(f->exec);
     dt_ctx_free(f->ctx);
-    dt_ctx_free(f->builtin);
     free(f);
     return 0;
 }
@@ -141,7 +139,7 @@ static void an_explicit_choice_never_falls_back(void **state)
                  "K is 64, only 128 is implemented");
     assert_ok(dt_ctx_choose(f->ctx, "auto", &err), &err);
     assert_ok(dt_op_forward(f->exec, DT_OP_GDN, call(f, 2, 128), NULL, &err), &err);
-    assert_fails(dt_ctx_choose(f->ctx, "gdn=quick", &err), &err, DT_E_ARG, "there are: fast, plain");
+    assert_fails(dt_ctx_choose(f->ctx, "gdn=quick", &err), &err, DT_E_ARG, "there are: fast, plain, cpu, reference");
     assert_fails(dt_ctx_choose(f->ctx, "quick", &err), &err, DT_E_ARG, "no provider named \"quick\"");
     assert_fails(dt_ctx_choose(f->ctx, "delta=fast", &err), &err, DT_E_ARG, "no operator named \"delta\"");
 }
@@ -158,6 +156,8 @@ static void backward_runs_on_the_provider_of_its_forward(void **state)
     assert_ok(dt_ctx_choose(f->ctx, "plain", &err), &err);
     assert_ok(dt_op_backward(f->exec, DT_OP_GDN, call(f, 1, 128), &saved, &err), &err);
     assert_string_equal(last_called, "fast_backward");
+    dt_saved_release(&saved);
+    dt_saved_release(&saved);
     saved.bytes = 99;
     assert_ok(dt_ctx_choose(f->ctx, "fast", &err), &err);
     assert_fails(dt_op_forward(f->exec, DT_OP_GDN, call(f, 1, 128), &saved, &err), &err, DT_E_ARG, "99 bytes");
@@ -170,22 +170,22 @@ static void a_foreign_abi_a_duplicate_and_a_failed_probe_are_told(void **state)
     dt_provider other = fast;
     other.abi = 7;
     other.name = "other";
-    assert_fails(dtp_ctx_register(f->ctx, &other, "other.so", &err), &err, DT_E_ARG,
-                 "other.so: provider ABI 7, this deltune needs 1");
-    assert_fails(dtp_ctx_register(f->ctx, &fast, "copy.so", &err), &err, DT_E_ARG,
-                 "copy.so: provider fast already serves gdn on cpu (from fast.so)");
+    assert_fails(dt_ctx_register(f->ctx, &other, "other.so", 0, NULL, &err), &err, DT_E_ARG,
+                 "other.so: provider ABI 7, this deltune needs ABI 1");
+    assert_fails(dt_ctx_register(f->ctx, &fast, "copy.so", 0, NULL, &err), &err, DT_E_ARG,
+                 "copy.so: provider fast for cpu is already registered from fast.so");
     other = fast;
     other.name = "broken";
-    other.priority = 90;
+    other.priority = 900;
     other.probe = probe_fails;
-    assert_ok(dtp_ctx_register(f->ctx, &other, "broken.so", &err), &err);
+    assert_ok(dt_ctx_register(f->ctx, &other, "broken.so", 0, NULL, &err), &err);
     assert_ok(dt_op_forward(f->exec, DT_OP_GDN, call(f, 1, 128), NULL, &err), &err);
     assert_string_equal(last_called, "fast_forward");
     assert_fails(dt_ctx_choose(f->ctx, "gdn=broken", &err), &err, DT_E_UNAVAILABLE, "the card is on fire");
     dt_op_info info;
     assert_ok(dt_ctx_op_info(f->ctx, DT_OP_GDN, DT_DEVICE_CPU, &info, &err), &err);
     assert_string_equal(info.provider, "fast");
-    assert_string_equal(info.file, "fast.so");
+    assert_non_null(strstr(info.file, "dispatch_test")); /* where its code really lies, whatever it was registered as */
 }
 
 static void bad_arguments_are_refused_before_the_provider(void **state)

@@ -2,78 +2,118 @@
 
 #include "core/memory.h"
 #include "core/threads.h"
-#include "operators/registry.h"
 
 #include <stdlib.h>
 
-/* What dt_exec.scratch points to. */
-typedef struct dt_scratch {
-    const dt_device_ops *device;
-    void *memory;
-    size_t bytes;
-} dt_scratch;
+/* Counts forks seen from this process: what a child inherits from its parent's devices is not usable. Process-wide,
+ * because a fork is. */
+static atomic_uint fork_generation;
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&fork_generation, 1);
+}
+
+unsigned dtp_fork_generation(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, dtp_watch_forks);
+    return atomic_load_explicit(&fork_generation, memory_order_relaxed);
+}
+
+void dtp_watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
 
 static const dt_device_ops *device_of(const dt_exec *exec)
 {
     return ((const dt_scratch *)exec->scratch)->device;
 }
 
-/* Why no provider drives the device: every candidate's reason. */
+/* Why no provider drives the device: every provider's reason. */
 static dt_status no_device(dt_ctx *ctx, dt_device_kind device, dt_err *err)
 {
     dt_buf why = {0};
-    const dt_provider *said = NULL;
-    for (int op = 0; op < DT_OP_COUNT; op++) {
-        const dt_slot_table *table = dtp_slot_table(ctx, (dt_op)op, device);
-        for (size_t i = 0; table && i < table->n; i++)
-            if (!table->candidate[i]->available && table->candidate[i]->provider != said) {
-                said = table->candidate[i]->provider;
-                dtp_buf_printf(&why, "%s%s: %s", why.length ? "; " : "", said->name, table->candidate[i]->why);
-            }
-    }
+    for (const dt_registration *r = ctx->registrations; r; r = r->next)
+        if (!r->replaced && r->provider->device == device)
+            dtp_buf_printf(&why, "%s%s: %s", why.length ? "; " : "", r->provider->name,
+                           r->available ? "only adds operators to a device that another provider drives" : r->why);
     dt_fail(err, DT_E_UNAVAILABLE, "no provider can drive the device \"%s\" (%s)", dt_device_name(device),
             why.length ? why.data : "no plug-in for it is loaded");
     dtp_buf_free(&why);
     return DT_E_UNAVAILABLE;
 }
 
+/* In a forked child: what the parent found out about its devices says nothing here. */
+static dt_status probe_after_fork(dt_ctx *ctx, dt_err *err)
+{
+    if (ctx->fork_generation == dtp_fork_generation())
+        return DT_OK;
+    ctx->fork_generation = dtp_fork_generation();
+    dt_status status = DT_OK;
+    for (dt_registration *r = ctx->registrations; r; r = r->next)
+        r->available = false; /* success of the parent is not kept */
+    for (int device = 0; device < DT_DEVICE_KINDS && status == DT_OK; device++)
+        status = dt_ctx_probe_again(ctx, (dt_device_kind)device, err);
+    return status;
+}
+
 dt_status dt_exec_create(dt_exec **exec_out, dt_ctx *ctx, dt_device_kind device, int device_index, int threads,
                          dt_err *err)
 {
-    const dt_device_ops *ops = dtp_ctx_device_ops(ctx, device);
-    if (!ops)
-        return no_device(ctx, device, err);
-    dt_exec *exec = dtp_calloc(1, sizeof *exec);
-    dt_scratch *scratch = dtp_calloc(1, sizeof *scratch);
-    if (!exec || !scratch) {
-        free(exec);
-        free(scratch);
-        return dt_fail(err, DT_E_NOMEM, "cannot allocate an execution context");
+    dtp_ctx_lock(ctx);
+    dt_status status = probe_after_fork(ctx, err);
+    const dt_device_ops *ops = status == DT_OK ? dtp_ctx_device_ops(ctx, device) : NULL;
+    dt_exec *exec = NULL;
+    dt_scratch *scratch = NULL;
+    if (status == DT_OK && !ops)
+        status = no_device(ctx, device, err);
+    if (status == DT_OK) {
+        exec = dtp_calloc(1, sizeof *exec);
+        scratch = dtp_calloc(1, sizeof *scratch);
+        if (!exec || !scratch)
+            status = dt_fail(err, DT_E_NOMEM, "cannot allocate an execution context");
     }
-    scratch->device = ops;
-    *exec = (dt_exec){.struct_size = sizeof *exec,
-                      .ctx = ctx,
-                      .device = device,
-                      .device_index = device_index,
-                      .threads = threads > 0 ? threads : dtp_available_threads(),
-                      .scratch = scratch};
-    dt_status status = ops->open(exec, err);
-    if (status != DT_OK) {
+    if (status == DT_OK) {
+        scratch->device = ops;
+        scratch->fork_generation = dtp_fork_generation();
+        *exec = (dt_exec){.struct_size = sizeof *exec,
+                          .ctx = ctx,
+                          .device = device,
+                          .device_index = device_index,
+                          .threads = threads > 0 ? threads : dtp_available_threads(),
+                          .scratch = scratch};
+        status = ops->open(exec, err);
+    }
+    if (status == DT_OK) {
+        scratch->hazard.next = ctx->hazards;
+        ctx->hazards = &scratch->hazard;
+        *exec_out = exec;
+    } else {
         free(scratch);
         free(exec);
-        return status;
     }
-    *exec_out = exec;
-    return DT_OK;
+    dtp_ctx_unlock(ctx);
+    return status;
 }
 
 void dt_exec_free(dt_exec *exec)
 {
     if (!exec)
         return;
-    dt_scratch *scratch = exec->scratch;
-    scratch->device->release(exec, scratch->memory);
-    scratch->device->close(exec);
+    dt_scratch *scratch = dtp_scratch(exec);
+    dtp_ctx_lock(exec->ctx);
+    dt_hazard **link = &exec->ctx->hazards;
+    while (*link && *link != &scratch->hazard)
+        link = &(*link)->next;
+    if (*link)
+        *link = scratch->hazard.next;
+    dtp_ctx_unlock(exec->ctx);
+    if (scratch->fork_generation == dtp_fork_generation()) { /* a parent's device objects are not the child's to free */
+        scratch->device->release(exec, scratch->memory);
+        scratch->device->close(exec);
+    }
     free(scratch);
     free(exec);
 }
@@ -116,7 +156,7 @@ dt_status dt_exec_synchronize(dt_exec *exec, dt_err *err)
 
 dt_status dt_exec_reserve(dt_exec *exec, size_t bytes, dt_err *err)
 {
-    dt_scratch *scratch = exec->scratch;
+    dt_scratch *scratch = dtp_scratch(exec);
     if (bytes <= scratch->bytes)
         return DT_OK;
     dt_status status = dt_exec_synchronize(exec, err); /* queued work may still use the old block */
@@ -136,6 +176,6 @@ dt_status dtp_exec_workspace(dt_exec *exec, size_t bytes, void **out, dt_err *er
 {
     dt_status status = dt_exec_reserve(exec, bytes, err);
     if (status == DT_OK)
-        *out = ((dt_scratch *)exec->scratch)->memory;
+        *out = dtp_scratch(exec)->memory;
     return status;
 }
