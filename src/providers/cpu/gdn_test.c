@@ -1,7 +1,7 @@
 /* The chunked delta rule on every instruction set of this machine: reference cases, the oracle over many sizes, and
  * the packing rules of the operators description, section 10 (numbers in the test names' comments). */
 #include "providers/cpu/cpu.h"
-#include "providers/cpu/cpu_isa.h"
+#include "providers/cpu/isa_testing.h"
 #include "providers/golden_testing.h"
 #include "providers/reference/reference.h"
 
@@ -104,29 +104,14 @@ static void against_reference(const shape *s, int threads)
     ot_finish(&want.call.pool);
 }
 
-static void for_each_isa(void (*test)(void))
-{
-    for (int isa = DT_ISA_PORTABLE; isa <= (int)dtp_cpu_isa_best(); isa++) {
-        dtp_cpu_isa_cap((dt_cpu_isa)isa);
-        print_message("[ %s ]\n", dtp_cpu_isa_name(dtp_cpu_isa()));
-        test();
-    }
-    dtp_cpu_isa_cap(DT_ISA_AVX512);
-}
-
 /* ---- tests ---- */
 
-static void golden_all(void)
+static void all_reference_cases(void)
 {
     for (size_t i = 0; i < GOLDEN_COUNT(golden_gdn_cases); i++)
         golden_gdn(&dtp_cpu_gdn, golden_gdn_cases[i], 2);
 }
-
-static void reference_cases(void **state)
-{
-    (void)state;
-    for_each_isa(golden_all);
-}
+ISA_TEST(reference_cases)
 
 static void all_lengths(void)
 {
@@ -149,12 +134,7 @@ static void all_lengths(void)
         }
     }
 }
-
-static void lengths(void **state)
-{
-    (void)state;
-    for_each_isa(all_lengths);
-}
+ISA_TEST(lengths)
 
 static void all_widths(void)
 {
@@ -176,12 +156,7 @@ static void all_widths(void)
         against_reference(&s, 2);
     }
 }
-
-static void widths(void **state)
-{
-    (void)state;
-    for_each_isa(all_widths);
-}
+ISA_TEST(widths)
 
 /* Rules 4, 8, 11: awkward packs, several value heads per key head, rows behind the last boundary. */
 static void all_packs(void)
@@ -208,12 +183,7 @@ static void all_packs(void)
             against_reference(&s, 2);
         }
 }
-
-static void packs(void **state)
-{
-    (void)state;
-    for_each_isa(all_packs);
-}
+ISA_TEST(packs)
 
 /* Gates of -100 and 0 mixed in one chunk, -1e30, and growth; write strengths exactly 0, 1 and 2; keys that are 0. */
 static void all_extremes(void)
@@ -246,12 +216,7 @@ static void all_extremes(void)
     ot_finish(&got.call.pool);
     ot_finish(&want.call.pool);
 }
-
-static void extremes(void **state)
-{
-    (void)state;
-    for_each_isa(all_extremes);
-}
+ISA_TEST(extremes)
 
 int main(void)
 {

@@ -4,18 +4,6 @@
 
 #include <math.h>
 
-/* Runs BODY for each full vector with `at` and whole = true, then once for the tail. LOAD and STORE pick the masked
- * form. */
-#define FOR_EACH_VECTOR(n) for (int64_t at = 0, left = (n); left > 0; at += VF, left -= VF)
-#define LOAD(p)            (left >= VF ? vf_load((p) + at) : vf_load_n((p) + at, left))
-#define STORE(p, x)                                                                                                    \
-    do {                                                                                                               \
-        if (left >= VF)                                                                                                \
-            vf_store((p) + at, (x));                                                                                   \
-        else                                                                                                           \
-            vf_store_n((p) + at, (x), left);                                                                           \
-    } while (0)
-
 static void from_bf16(float *out, const uint16_t *in, int64_t n)
 {
     int64_t i = 0;

@@ -160,4 +160,16 @@ VEC_INLINE vf vf_sigmoid(vf x)
     return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(-x));
 }
 
+/* Loops over n floats: the body runs once per vector, the last time with left < VF when n is no multiple of it.
+ * LOAD and STORE in it take the element `at` of an array, masked in that last round. */
+#define FOR_EACH_VECTOR(n) for (int64_t at = 0, left = (n); left > 0; at += VF, left -= VF)
+#define LOAD(p)            (left >= VF ? vf_load((p) + at) : vf_load_n((p) + at, left))
+#define STORE(p, x)                                                                                                    \
+    do {                                                                                                               \
+        if (left >= VF)                                                                                                \
+            vf_store((p) + at, (x));                                                                                   \
+        else                                                                                                           \
+            vf_store_n((p) + at, (x), left);                                                                           \
+    } while (0)
+
 #endif

@@ -1,0 +1,2 @@
+#define MIXER_KERNELS dtp_mixer_kernels_avx512
+#include "providers/cpu/mixer_kernels.h"
