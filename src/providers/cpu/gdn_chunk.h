@@ -82,8 +82,8 @@ VEC_INLINE void transpose_square(vf row[VF])
         for (int i = 0; i < VF; i++)
             if (!(i & step)) {
                 vf a = row[i], b = row[i + step];
-                row[i] = __builtin_shuffle(a, b, low);
-                row[i + step] = __builtin_shuffle(a, b, high);
+                row[i] = vf_pick(a, b, low);
+                row[i + step] = vf_pick(a, b, high);
             }
     }
 }

@@ -69,6 +69,19 @@ VEC_INLINE void vf_store_n(float *p, vf x, int64_t n)
 #endif
 }
 
+/* Lane i of the result is lane from[i] of a followed by b. */
+VEC_INLINE vf vf_pick(vf a, vf b, vi from)
+{
+#if defined(__clang__) /* has no shuffle whose mask is a value; it folds this when the mask is constant */
+    vf r;
+    for (int i = 0; i < VF; i++)
+        r[i] = from[i] < VF ? a[from[i]] : b[from[i] - VF];
+    return r;
+#else
+    return __builtin_shuffle(a, b, from);
+#endif
+}
+
 /* a * b + c, fused where the instruction set has it. */
 VEC_INLINE vf vf_fma(vf a, vf b, vf c)
 {
