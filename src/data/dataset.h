@@ -8,13 +8,7 @@
 #define DT_DATA_DATASET_H
 
 #include "data/rows.h"
-
-typedef enum dt_truncation {
-    DT_TRUNCATE_DELETE, /* a sample longer than max_length is dropped and counted */
-    DT_TRUNCATE_LEFT,   /* keeps the last max_length tokens */
-    DT_TRUNCATE_RIGHT,  /* keeps the first max_length tokens */
-    DT_TRUNCATE_SPLIT   /* pieces of max_length tokens, each a sample */
-} dt_truncation;
+#include "data/sample.h"
 
 typedef struct dt_dataset_options {
     const char *const *paths; /* --dataset: "[hf::|ms::]PATH[:SUBSET][#N]" */
