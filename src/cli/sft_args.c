@@ -3,6 +3,7 @@
  */
 #include "cli/sft_args.h"
 
+#include "cli/device.h"
 #include "train/schedule.h"
 
 static const dt_arg_spec model_specs[] = {
@@ -145,10 +146,13 @@ static const dt_arg_group output_group = DT_ARG_GROUP("Output", output_specs);
 static const dt_arg_spec own_specs[] = {
     {"on_nonfinite", DT_ARG_STRING, "stop", "stop|skip",
      "A NaN or infinity in loss or gradients stops the run, or skips the update and is counted."},
+    {"memory_limit", DT_ARG_STRING, NULL, NULL,
+     "Memory the run may use, such as 12GiB. Default on a CPU: what machine, cgroup and ulimit leave."},
     {"ignore_args_error", DT_ARG_BOOL, "false", NULL, "Unknown argument names only warn."},
 };
 static const dt_arg_group own_group = DT_ARG_GROUP("Behaviour", own_specs);
 
 const dt_arg_group *const dtp_sft_table[] = {
-    &model_group, &tuner_group, &data_group, &template_group, &training_group, &output_group, &own_group, NULL,
+    &model_group,          &tuner_group, &data_group, &template_group, &training_group, &output_group,
+    &dtp_device_arguments, &own_group,   NULL,
 };
