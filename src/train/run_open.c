@@ -58,13 +58,14 @@ static dt_status same_targets(const dt_run *run, const char *adapter, dt_err *er
     dt_lora *wanted = NULL;
     dt_status st = dtp_lora_create(&wanted, config, &options, err);
     for (int64_t layer = 0; st == DT_OK && layer < config->layers; layer++) {
-        dt_module modules[DT_MAX_MODULES];
-        int n = dtp_layer_modules(config, layer, modules);
+        dt_weight_info tensors[DT_MAX_LAYER_TENSORS];
+        int n;
+        dtp_layer_tensors(config, layer, tensors, &n);
         for (int i = 0; i < n && st == DT_OK; i++)
             if (dtp_lora_targets(wanted, layer, i) != dtp_lora_targets(opened, layer, i))
                 st = dt_fail(err, DT_E_ARG,
                              "--target_modules and the adapter %s differ at layer %lld %s; leave --target_modules out",
-                             adapter, (long long)layer, modules[i].path);
+                             adapter, (long long)layer, tensors[i].module);
     }
     dtp_lora_free(wanted);
     return st;
