@@ -218,11 +218,176 @@ static void all_extremes(void)
 }
 ISA_TEST(extremes)
 
+/* ---- bit for bit ---- */
+
+static void same_rows(const dt_gdn_args *x, const dt_gdn_args *y, int64_t begin, int64_t end)
+{
+    const dt_tensor *const got[] = {&x->o, &x->dq, &x->dk, &x->dv, &x->dg, &x->dbeta}, *const want[] = {
+                                                                                           &y->o,  &y->dq, &y->dk,
+                                                                                           &y->dv, &y->dg, &y->dbeta};
+    static const char *const names[] = {"o", "dq", "dk", "dv", "dg", "dbeta"};
+    for (size_t i = 0; i < GOLDEN_COUNT(got); i++) {
+        dt_tensor a = dt_tensor_slice(*got[i], 0, begin, end), b = dt_tensor_slice(*want[i], 0, begin, end);
+        ot_same(names[i], &a, &b);
+    }
+}
+
+static void same_states(const dt_gdn_args *x, const dt_gdn_args *y, int64_t begin, int64_t end)
+{
+    dt_tensor a = dt_tensor_slice(x->final_state, 0, begin, end), b = dt_tensor_slice(y->final_state, 0, begin, end);
+    ot_same("final_state", &a, &b);
+    a = dt_tensor_slice(x->dinitial_state, 0, begin, end), b = dt_tensor_slice(y->dinitial_state, 0, begin, end);
+    ot_same("dinitial_state", &a, &b);
+}
+
+static const int32_t mixed[] = {0, 70, 70, 71, 200, 328};
+static const shape mixed_shape = {.HK = 2,
+                                  .HV = 4,
+                                  .K = 24,
+                                  .V = 40,
+                                  .cu = mixed,
+                                  .n_seq = 5,
+                                  .T_cap = 328,
+                                  .l2norm = true,
+                                  .states = true,
+                                  .log_decay = -0.3};
+
+/* Rules 15 and P-94: views of a wider buffer, and any number of threads. */
+static void all_layouts(void)
+{
+    shape wide = mixed_shape;
+    wide.pad = 7;
+    problem p = make(&mixed_shape, 1, 21), q = make(&wide, 3, 21);
+    run_both(&p, &dtp_cpu_gdn);
+    run_both(&q, &dtp_cpu_gdn);
+    same_rows(&q.a, &p.a, 0, 328);
+    same_states(&q.a, &p.a, 0, 5);
+    ot_finish(&p.call.pool);
+    ot_finish(&q.call.pool);
+}
+ISA_TEST(layouts)
+
+/* Rules 4, 6, 16, 19: each sample as if alone, whatever the pack around it. */
+static void all_separate(void)
+{
+    problem pack = make(&mixed_shape, 2, 22), alone = make(&mixed_shape, 2, 22);
+    run_both(&pack, &dtp_cpu_gdn);
+    for (int64_t n = mixed_shape.n_seq - 1; n >= 0; n--) {
+        problem one = alone;
+        const int32_t cu[] = {0, mixed[n + 1] - mixed[n]};
+        one.a.seqs = (dt_seqs){.cu_seqlens = cu, .n_seq = 1, .n_seq_cap = 1, .T = cu[1], .T_cap = cu[1]};
+        dt_tensor *rows[] = {&one.a.q,   &one.a.k,  &one.a.v,  &one.a.g,  &one.a.beta, &one.a.o,
+                             &one.a.d_o, &one.a.dq, &one.a.dk, &one.a.dv, &one.a.dg,   &one.a.dbeta};
+        dt_tensor *states[] = {&one.a.initial_state, &one.a.final_state, &one.a.dfinal_state, &one.a.dinitial_state};
+        for (size_t i = 0; i < GOLDEN_COUNT(rows); i++)
+            *rows[i] = dt_tensor_slice(*rows[i], 0, mixed[n], mixed[n + 1]);
+        for (size_t i = 0; i < GOLDEN_COUNT(states); i++)
+            *states[i] = dt_tensor_slice(*states[i], 0, n, n + 1);
+        run_both(&one, &dtp_cpu_gdn);
+        alone.call = one.call;
+    }
+    same_rows(&pack.a, &alone.a, 0, 328);
+    same_states(&pack.a, &alone.a, 0, 5);
+    ot_finish(&pack.call.pool);
+    ot_finish(&alone.call.pool);
+}
+ISA_TEST(separate)
+
+/* Rule 3: nothing of sample 0 reaches the others, and a loss on the others has no gradient in sample 0. */
+static void all_isolation(void)
+{
+    problem p = make(&mixed_shape, 2, 23), q = make(&mixed_shape, 2, 23);
+    int64_t first = mixed[1];
+    dt_tensor *changed[] = {&q.a.q, &q.a.k, &q.a.v, &q.a.d_o};
+    for (size_t i = 0; i < GOLDEN_COUNT(changed); i++) {
+        dt_tensor rows = dt_tensor_slice(*changed[i], 0, 0, first);
+        ot_fill(&rows, i == 3 ? 0.0 : 123.0);
+    }
+    dt_tensor state = dt_tensor_slice(q.a.dfinal_state, 0, 0, 1);
+    ot_fill(&state, 0.0);
+    run_both(&p, &dtp_cpu_gdn);
+    run_both(&q, &dtp_cpu_gdn);
+    same_rows(&q.a, &p.a, first, 328);
+    same_states(&q.a, &p.a, 1, 5);
+    const dt_tensor *gradients[] = {&q.a.dq, &q.a.dk, &q.a.dv, &q.a.dg, &q.a.dbeta};
+    for (size_t i = 0; i < GOLDEN_COUNT(gradients); i++)
+        for (int64_t j = 0; j < first * gradients[i]->stride[0]; j++)
+            assert_true(ot_get(gradients[i], j) == 0.0);
+    ot_finish(&p.call.pool);
+    ot_finish(&q.call.pool);
+}
+ISA_TEST(isolation)
+
+/* Rule 7: an initial state of zeros is no initial state; and inference (nothing saved) gives the same outputs. */
+static void all_zero_states(void)
+{
+    problem p = make(&mixed_shape, 2, 24), q = make(&mixed_shape, 2, 24);
+    ot_fill(&p.a.initial_state, 0.0);
+    ot_fill(&p.a.dfinal_state, 0.0);
+    q.a.initial_state = q.a.dfinal_state = (dt_tensor){0};
+    run_both(&p, &dtp_cpu_gdn);
+    run_both(&q, &dtp_cpu_gdn);
+    same_rows(&q.a, &p.a, 0, 328);
+    same_states(&q.a, &p.a, 0, 5);
+    ot_fill(&q.a.o, 5.0);
+    ot_fill(&q.a.final_state, 5.0);
+    ot_forward(&q.call, &dtp_cpu_gdn, &q.a, false);
+    same_rows(&q.a, &p.a, 0, 328);
+    same_states(&q.a, &p.a, 0, 5);
+    ot_finish(&p.call.pool);
+    ot_finish(&q.call.pool);
+}
+ISA_TEST(zero_states)
+
+/* ---- one-token steps ---- */
+
+/* Token by token through the step equals the whole sequence. */
+static void all_steps(void)
+{
+    enum { T = 67 };
+    static const int64_t widths[][2] = {{16, 16}, {128, 128}, {24, 40}, {5, 3}, {96, 72}};
+    static const int32_t cu[] = {0, T};
+    for (size_t i = 0; i < GOLDEN_COUNT(widths); i++) {
+        shape s = {.HK = 1,
+                   .HV = 2,
+                   .K = widths[i][0],
+                   .V = widths[i][1],
+                   .cu = cu,
+                   .n_seq = 1,
+                   .T_cap = T,
+                   .l2norm = i != 2,
+                   .states = true,
+                   .log_decay = -0.4};
+        problem p = make(&s, 2, 30 + i);
+        ot_forward(&p.call, &dtp_ref_gdn, &p.a, false);
+        dt_tensor o = empty(&p, 0, 3, DIMS(T, s.HV, s.V)), state = p.a.initial_state;
+        for (int64_t t = 0; t < T; t++) {
+            dt_gdn_step_args a = {DT_GDN_STEP_ARGS,
+                                  .q = dt_tensor_slice(p.a.q, 0, t, t + 1),
+                                  .k = dt_tensor_slice(p.a.k, 0, t, t + 1),
+                                  .v = dt_tensor_slice(p.a.v, 0, t, t + 1),
+                                  .g = dt_tensor_slice(p.a.g, 0, t, t + 1),
+                                  .beta = dt_tensor_slice(p.a.beta, 0, t, t + 1),
+                                  .state = state,
+                                  .o = dt_tensor_slice(o, 0, t, t + 1),
+                                  .scale = p.a.scale,
+                                  .qk_l2norm = s.l2norm};
+            ot_forward(&p.call, t % 3 == 2 ? &dtp_ref_gdn_step : &dtp_cpu_gdn_step, &a, false);
+        }
+        ot_compare("o", &o, &p.a.o, OT_HEADS, &p.a.seqs, NULL, golden_output);
+        ot_compare("state", &state, &p.a.final_state, OT_STATES, &p.a.seqs, NULL, golden_output);
+        ot_finish(&p.call.pool);
+    }
+}
+ISA_TEST(steps)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reference_cases), cmocka_unit_test(lengths),  cmocka_unit_test(widths),
-        cmocka_unit_test(packs),           cmocka_unit_test(extremes),
+        cmocka_unit_test(reference_cases), cmocka_unit_test(lengths),   cmocka_unit_test(widths),
+        cmocka_unit_test(packs),           cmocka_unit_test(extremes),  cmocka_unit_test(layouts),
+        cmocka_unit_test(separate),        cmocka_unit_test(isolation), cmocka_unit_test(zero_states),
+        cmocka_unit_test(steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
