@@ -5,6 +5,7 @@ usage: ./dev bench [NAME...]      names: step, gdn, tokenizer, startup, init; wi
 Every comparison alternates between the two sides in one run and reports medians and their ratio.
 """
 import json
+import lzma
 import os
 import pathlib
 import re
@@ -184,24 +185,47 @@ def bench_init():
     print(f"init, 4B shape: {seconds:.1f} s for {size / 1e9:.2f} GB, peak {mib(peak)}")
 
 
+def tokenizer_inputs():
+    """A tokenizer and texts: those the environment names, else Qwen3's and the public sets beside the checkout, else the
+    sample that ships."""
+    shared = ROOT.parent / "shared/data"
+    packed = shared / "qwen3-tokenizer/tokenizer.json.xz"
+    path = os.environ.get("DT_BENCH_TOKENIZER")
+    files = [file for file in (os.environ.get("DT_BENCH_TEXTS") or "").split(":") if file]
+    if not path and packed.exists():
+        path = WORK / "qwen3-tokenizer.json"
+        path.write_bytes(lzma.decompress(packed.read_bytes()))
+    if not files:
+        files = [file for file in (shared / "alpaca_zh_demo.json", shared / "alpaca_en_demo.json") if file.exists()]
+    if not files:
+        rows = (ROOT / "data/sample/instructions.jsonl").read_text().splitlines()
+        files = [WORK / "sample.json"]
+        files[0].write_text("[" + ",".join(rows) + "]")
+    return path or ROOT / "data/sample/tokenizer.json", files
+
+
 def bench_tokenizer():
-    """Encoding on one thread, beside the tokenizers package."""
-    tokenizer = ROOT / "data/sample/tokenizer.json"
-    files = [path for path in (os.environ.get("DT_BENCH_TEXTS") or "").split(":") if path]
-    program = BUILD / "bench/tokenizer_bench"
-    if not program.exists() or not files:
-        print("tokenizer: set DT_BENCH_TEXTS=FILE.json[:FILE.json] (lists of objects with texts)")
-        return
-    path = os.environ.get("DT_BENCH_TOKENIZER", str(tokenizer))
-    ours, theirs = [], []
+    """Encoding on one thread, beside the tokenizers package; and cutting into pieces, beside PCRE2."""
+    path, files = tokenizer_inputs()
+    ours, split, pcre2, theirs = [], [], [], []
     for _ in range(3):
-        _, _, text = run([str(program), path, *files])
-        ours += json.loads(text)["seconds"]
+        _, _, text = run([str(BUILD / "bench/tokenizer_bench"), str(path), *map(str, files)])
+        result = json.loads(text)
+        ours += result["seconds"]
+        split += result["split_seconds"]
+        pcre2 += result["pcre2_seconds"]
         if PYTHON:
-            theirs += reference("tokenizer", path, *files)["seconds"]
-    print(f"tokenizer: deltune {statistics.median(ours):.4f} s")
+            other = reference("tokenizer", path, *files)
+            theirs += other["seconds"]
+            if other["tokens"] != result["tokens"]:
+                sys.exit(f"tokenizer: {result['tokens']} tokens here, {other['tokens']} there")
+    seconds = statistics.median(ours)
+    print(f"tokenizer: {result['bytes'] / 1e6:.2f} MB in {result['texts']} texts, {result['tokens']} tokens: "
+          f"{seconds * 1e3:.1f} ms, {result['bytes'] / seconds / 1e6:.0f} MB/s; "
+          f"the tokenizer opens in {result['open_seconds'] * 1e3:.0f} ms")
+    ratio_line("PCRE2 JIT, pieces alone", statistics.median(split), statistics.median(pcre2))
     if theirs:
-        ratio_line("tokenizers package, one thread", statistics.median(ours), statistics.median(theirs))
+        ratio_line("tokenizers package, one thread", seconds, statistics.median(theirs))
 
 
 def main():

@@ -86,19 +86,25 @@ def gdn(heads_v, heads_k, width, threads, rounds, lengths):
 
 
 def tokenizer(path, files):
-    """Characters a second of the tokenizers package on one thread, every text of the files on its own."""
+    """The tokenizers package on one thread, by the faster of its two ways: text by text, or as one batch without offsets."""
     import os
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tokenizers import Tokenizer
 
     tok = Tokenizer.from_file(path)
-    texts = [text for name in files for row in json.load(open(name, encoding="utf-8")) for text in row.values() if text]
-    seconds = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        tokens = sum(len(tok.encode(text, add_special_tokens=False).ids) for text in texts)
-        seconds.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": seconds, "texts": len(texts), "tokens": tokens}))
+    texts = [text for name in files for row in json.load(open(name, encoding="utf-8")) for text in row.values()
+             if text and isinstance(text, str)]
+    one_by_one = lambda: (tok.encode(text, add_special_tokens=False) for text in texts)
+    batch = lambda: tok.encode_batch_fast(texts, add_special_tokens=False)
+    best = None
+    for encode in (one_by_one, batch):
+        seconds = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            tokens = sum(len(encoding.ids) for encoding in encode())
+            seconds.append(time.perf_counter() - begin)
+        best = min(best or seconds, seconds, key=min)
+    print(json.dumps({"seconds": best, "texts": len(texts), "tokens": tokens}))
 
 
 if __name__ == "__main__":

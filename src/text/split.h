@@ -1,6 +1,7 @@
 /* Cuts text into the pieces that byte-level BPE works on: the two published split patterns, by hand.
- * A regex engine walks its alternatives character by character; this scanner takes one table look-up a character and
- * measures 4 times faster than PCRE2's JIT (docs/benchmarks.md). PCRE2 stays the oracle of its test. */
+ * The scanner takes one table look-up a character, needs no back-tracking limits, and measures twice the speed of
+ * PCRE2's JIT on the same pattern (`./dev bench tokenizer`). Its character classes are the reference's, those of PCRE2
+ * follow the installed version. PCRE2 stays the oracle of its test. */
 #ifndef DT_TEXT_SPLIT_H
 #define DT_TEXT_SPLIT_H
 
