@@ -36,24 +36,29 @@ static void listing_free(listing *list)
     free(list->files);
 }
 
-/* Preference of a file's kind: a folder's smallest is taken; 0 = not data. README.txt and the like lose to real data.
- */
-static int kind_rank(const char *name)
+/* By the ending of a name: of a folder's files those of the smallest rank are taken, so that README.txt and the like
+ * lose to real data; 0 = a kind that is not read. */
+static int ending_rank(const char *name)
 {
     static const struct {
         const char *ending;
         int rank;
     } kinds[] = {{".jsonl", 1}, {".json", 1}, {".csv", 2}, {".txt", 3}};
-    static const char *const no_data[] = {"dataset_infos.json", "dataset_info.json", "requirements.txt", "LICENSE.txt",
-                                          "configuration.json"};
-    for (size_t i = 0; i < sizeof no_data / sizeof *no_data; i++)
-        if (!strcasecmp(name, no_data[i]))
-            return 0;
     const char *dot = strrchr(name, '.');
     for (size_t i = 0; dot && i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(dot, kinds[i].ending))
             return kinds[i].rank;
     return 0;
+}
+
+static int data_rank(const char *name)
+{
+    static const char *const no_data[] = {"dataset_infos.json", "dataset_info.json", "requirements.txt", "LICENSE.txt",
+                                          "configuration.json"};
+    for (size_t i = 0; i < sizeof no_data / sizeof *no_data; i++)
+        if (!strcasecmp(name, no_data[i]))
+            return 0;
+    return ending_rank(name);
 }
 
 static dt_status list_folder(listing *list, const char *folder, int depth, dt_err *err)
@@ -74,7 +79,7 @@ static dt_status list_folder(listing *list, const char *folder, int depth, dt_er
             if (depth < MAX_FOLDER_DEPTH)
                 status = list_folder(list, path, depth + 1, err);
             free(path);
-        } else if (kind_rank(entry->d_name)) {
+        } else if (data_rank(entry->d_name)) {
             list->files[list->count++] = path;
         } else {
             list->others |=
@@ -114,15 +119,15 @@ static void select_files(listing *list, size_t prefix)
     int best = 99;
     bool has_train = false;
     for (size_t i = 0; i < list->count; i++) {
-        int rank = kind_rank(dtp_path_base(list->files[i]));
+        int rank = data_rank(dtp_path_base(list->files[i]));
         best = rank < best ? rank : best;
     }
     for (size_t i = 0; i < list->count; i++)
-        has_train |= kind_rank(dtp_path_base(list->files[i])) == best && has_word(list->files[i] + prefix, train);
+        has_train |= data_rank(dtp_path_base(list->files[i])) == best && has_word(list->files[i] + prefix, train);
     size_t kept = 0;
     for (size_t i = 0; i < list->count; i++) {
         char *file = list->files[i];
-        bool keep = kind_rank(dtp_path_base(file)) == best &&
+        bool keep = data_rank(dtp_path_base(file)) == best &&
                     (has_train ? has_word(file + prefix, train) : !has_word(file + prefix, others));
         if (keep)
             list->files[kept++] = file;
@@ -157,6 +162,9 @@ static dt_status open_folder(dt_source *source, dt_err *err)
 
 static dt_status open_file(dt_source *source, dt_err *err)
 {
+    if (!ending_rank(dtp_path_base(source->path)))
+        return dt_fail(err, DT_E_UNSUPPORTED, "%s: only .jsonl, .json, .csv and .txt files are read; convert it first",
+                       source->path);
     source->files = dtp_calloc(1, sizeof *source->files);
     char *file = dtp_strdup(source->path);
     if (!source->files || !file) {
@@ -193,7 +201,7 @@ static dt_status cut_sample(char *text, const char *argument, int64_t *sample, d
 static dt_status unknown_path(const char *path, const char *hub, const char *argument, dt_err *err)
 {
     bool is_id = path[0] != '/' && path[0] != '.' && strchr(path, '/') && !strchr(strchr(path, '/') + 1, '/') &&
-                 !kind_rank(path);
+                 !ending_rank(path);
     if (!is_id && !hub)
         return dt_fail(err, DT_E_IO, "--dataset %s: there is no file or folder \"%s\"", argument, path);
     const char *name = dtp_path_base(path);
