@@ -63,7 +63,8 @@ static void place_layer(dt_memory *m, const shape *s, int64_t layer, cursor *c)
         l->beta = take(c, gates);
     }
     for (int i = 0; i < DT_SAVED_PER_LAYER; i++)
-        l->saved[i].data = take(c, l->saved[i].bytes);
+        if (i != DT_S_DOWN)
+            l->saved[i].data = take(c, l->saved[i].bytes);
 }
 
 static void place_inputs(dt_memory *m, cursor *c)
@@ -110,6 +111,9 @@ static size_t layout(dt_memory *m, const shape *s, char *base)
         m->h[i] = i == 0 || m->train ? take(&c, hidden) : m->h[0];
     m->embedding.data = take(&c, m->embedding.bytes);
     m->final_norm.data = take(&c, m->final_norm.bytes);
+    /* down_proj does not run again, so what it keeps must outlive the layers after it. */
+    for (int64_t i = 0; i < L; i++)
+        m->layer[i].saved[DT_S_DOWN].data = take(&c, m->layer[i].saved[DT_S_DOWN].bytes);
     /* Layers that run again lie over each other. */
     size_t start = c.used, end = c.used;
     for (int64_t i = 0; i < shared; i++) {
