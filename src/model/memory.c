@@ -1,25 +1,8 @@
 /* The memory of a pass: measured with a planning pass, laid out in one arena, reserved once. */
 #include "core/memory.h"
+#include "model/arena.h"
 #include "model/pass.h"
 #include <stdlib.h>
-
-enum { ALIGNMENT = 256 };
-
-/* Hands out ranges of the arena; with a null-like base it only counts. */
-typedef struct {
-    char *base;
-    size_t used;
-} cursor;
-
-/* Stands for the arena while planning: not NULL (NULL means "absent" to operators), never read. */
-#define PLANNING_BASE ((char *)(uintptr_t)4096)
-
-static void *take(cursor *c, size_t bytes)
-{
-    void *at = c->base + c->used;
-    c->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return at;
-}
 
 static int64_t larger(int64_t a, int64_t b)
 {
@@ -47,56 +30,56 @@ static int64_t widest(const shape *s, int64_t (*width)(const dt_model_config *, 
                   s->has[DT_LAYER_FULL] ? width(s->config, DT_LAYER_FULL) : 0);
 }
 
-static void place_layer(dt_memory *m, const shape *s, int64_t layer, cursor *c)
+static void place_layer(dt_memory *m, const shape *s, int64_t layer, dt_cursor *c)
 {
     const dt_model_config *config = s->config;
     const dt_layer_kind kind = config->kind[layer];
     const size_t row = (size_t)m->rows * s->element, gates = (size_t)(m->rows * config->value_heads) * sizeof(float);
     dt_layer_memory *l = &m->layer[layer];
-    l->proj = take(c, row * (size_t)dtp_proj_width(config, kind));
-    l->core = take(c, row * (size_t)dtp_mixer_width(config, kind));
-    l->gate_up = take(c, row * (size_t)(2 * config->intermediate));
-    l->h1 = m->train ? take(c, row * (size_t)config->hidden)
+    l->proj = dtp_take(c, row * (size_t)dtp_proj_width(config, kind));
+    l->core = dtp_take(c, row * (size_t)dtp_mixer_width(config, kind));
+    l->gate_up = dtp_take(c, row * (size_t)(2 * config->intermediate));
+    l->h1 = m->train ? dtp_take(c, row * (size_t)config->hidden)
                      : m->h[0]; /* without backward the residual stream is updated in place */
     if (kind == DT_LAYER_LINEAR) {
-        l->g = take(c, gates);
-        l->beta = take(c, gates);
+        l->g = dtp_take(c, gates);
+        l->beta = dtp_take(c, gates);
     }
     for (int i = 0; i < DT_SAVED_PER_LAYER; i++)
         if (i != DT_S_DOWN)
-            l->saved[i].data = take(c, l->saved[i].bytes);
+            l->saved[i].data = dtp_take(c, l->saved[i].bytes);
 }
 
-static void place_inputs(dt_memory *m, cursor *c)
+static void place_inputs(dt_memory *m, dt_cursor *c)
 {
     const size_t row = (size_t)m->rows * 4;
-    m->tokens = take(c, row);
-    m->targets = take(c, row);
-    m->positions = take(c, row);
-    m->weights = take(c, row);
-    m->row_loss = take(c, row);
-    m->cu_seqlens = take(c, (size_t)(m->n_seq + 1) * 4);
+    m->tokens = dtp_take(c, row);
+    m->targets = dtp_take(c, row);
+    m->positions = dtp_take(c, row);
+    m->weights = dtp_take(c, row);
+    m->row_loss = dtp_take(c, row);
+    m->cu_seqlens = dtp_take(c, (size_t)(m->n_seq + 1) * 4);
 }
 
-static void place_work(dt_memory *m, const shape *s, cursor *c)
+static void place_work(dt_memory *m, const shape *s, dt_cursor *c)
 {
     const dt_model_config *config = s->config;
     const size_t row = (size_t)m->rows * s->element;
     const size_t hidden = row * (size_t)config->hidden;
     const size_t mid = row * (size_t)larger(config->intermediate, widest(s, dtp_mixer_width));
     const size_t mix = row * (size_t)widest(s, dtp_mix_width);
-    m->x = take(c, hidden);
-    m->mid = take(c, mid);
-    m->mix = take(c, mix);
+    m->x = dtp_take(c, hidden);
+    m->mid = dtp_take(c, mid);
+    m->mix = dtp_take(c, mix);
     if (!m->train)
         return;
-    m->dh = take(c, hidden);
-    m->dx = take(c, hidden);
-    m->dmid = take(c, mid);
-    m->dmix = take(c, mix);
-    m->dproj = take(c, row * (size_t)widest(s, dtp_proj_width));
-    m->dg = take(c, (size_t)(m->rows * config->value_heads) * sizeof(float));
-    m->dbeta = take(c, (size_t)(m->rows * config->value_heads) * sizeof(float));
+    m->dh = dtp_take(c, hidden);
+    m->dx = dtp_take(c, hidden);
+    m->dmid = dtp_take(c, mid);
+    m->dmix = dtp_take(c, mix);
+    m->dproj = dtp_take(c, row * (size_t)widest(s, dtp_proj_width));
+    m->dg = dtp_take(c, (size_t)(m->rows * config->value_heads) * sizeof(float));
+    m->dbeta = dtp_take(c, (size_t)(m->rows * config->value_heads) * sizeof(float));
 }
 
 /* Sets every pointer for an arena at `base`; returns its size. */
@@ -104,16 +87,16 @@ static size_t layout(dt_memory *m, const shape *s, char *base)
 {
     const int64_t L = s->config->layers, shared = m->train ? m->recomputed : L;
     const size_t hidden = (size_t)(m->rows * s->config->hidden) * s->element;
-    cursor c = {base, 0};
+    dt_cursor c = {base, 0};
     place_inputs(m, &c);
     place_work(m, s, &c);
     for (int64_t i = 0; i <= L; i++)
-        m->h[i] = i == 0 || m->train ? take(&c, hidden) : m->h[0];
-    m->embedding.data = take(&c, m->embedding.bytes);
-    m->final_norm.data = take(&c, m->final_norm.bytes);
+        m->h[i] = i == 0 || m->train ? dtp_take(&c, hidden) : m->h[0];
+    m->embedding.data = dtp_take(&c, m->embedding.bytes);
+    m->final_norm.data = dtp_take(&c, m->final_norm.bytes);
     /* down_proj does not run again, so what it keeps must outlive the layers after it. */
     for (int64_t i = 0; i < L; i++)
-        m->layer[i].saved[DT_S_DOWN].data = take(&c, m->layer[i].saved[DT_S_DOWN].bytes);
+        m->layer[i].saved[DT_S_DOWN].data = dtp_take(&c, m->layer[i].saved[DT_S_DOWN].bytes);
     /* Layers that run again lie over each other. */
     size_t start = c.used, end = c.used;
     for (int64_t i = 0; i < shared; i++) {
@@ -180,18 +163,18 @@ static void choose_recompute(dt_memory *m, const shape *s, const dt_memory_optio
     m->recomputed = o->recompute == DT_RECOMPUTE_ALL ? L : 0;
     if (o->recompute != DT_RECOMPUTE_AUTO || !o->limit)
         return;
-    while (m->recomputed < L && layout(m, s, PLANNING_BASE) + m->workspace > o->limit)
+    while (m->recomputed < L && layout(m, s, DT_ARENA_COUNTING) + m->workspace > o->limit)
         m->recomputed++;
 }
 
 static dt_status reserve(dt_memory *m, const shape *s, dt_err *err)
 {
-    m->arena_bytes = layout(m, s, PLANNING_BASE);
+    m->arena_bytes = layout(m, s, DT_ARENA_COUNTING);
     dt_status status = dt_exec_alloc(m->exec, &m->arena, m->arena_bytes, err);
     if (status != DT_OK)
         return dt_err_prefix(err, "activations of %lld tokens: ", (long long)m->rows);
     layout(m, s, m->arena);
-    cursor c = {m->arena, 0};
+    dt_cursor c = {m->arena, 0};
     place_inputs(m, &c); /* also rows behind the pack hold valid token ids */
     status = dt_exec_zero(m->exec, m->arena, c.used, err);
     return status == DT_OK ? dt_exec_reserve(m->exec, m->workspace, err) : status;
@@ -204,11 +187,11 @@ dt_status dtp_memory_create(dt_memory **out, dt_model *model, const dt_memory_op
     dt_memory *m = new_memory(model, o);
     if (!m)
         return dt_fail(err, DT_E_NOMEM, "no memory to plan activations");
-    layout(m, &s, PLANNING_BASE);
+    layout(m, &s, DT_ARENA_COUNTING);
     dt_status status = measure(m, model, err);
     if (status == DT_OK) {
         choose_recompute(m, &s, o);
-        *need_out = layout(m, &s, PLANNING_BASE) + m->workspace;
+        *need_out = layout(m, &s, DT_ARENA_COUNTING) + m->workspace;
         if (o->limit && *need_out > o->limit)
             status = dt_fail(err, DT_E_NOMEM, "%lld tokens need %llu bytes of activations and workspace, %llu are left",
                              (long long)m->rows, (unsigned long long)*need_out, (unsigned long long)o->limit);

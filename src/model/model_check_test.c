@@ -12,7 +12,7 @@ static void run_case(const char *folder, const char *provider, dt_case_layout la
     dt_model_case_report report;
     assert_ok(dt_ctx_create(&ctx, &err), &err);
     assert_ok(dt_ctx_choose(ctx, provider, &err), &err);
-    assert_ok(dt_exec_create(&exec, ctx, DT_DEVICE_CPU, 0, 0, &err), &err);
+    assert_ok(dt_exec_create(&exec, ctx, DT_DEVICE_CPU, 0, 1, &err), &err);
     assert_ok(dtp_model_case_run(&report, exec, folder, layout, DT_F32, &err), &err);
     assert_true(report.n_rows > 6);
     size_t worst = 0;

@@ -171,4 +171,7 @@ dt_status dtp_pass_final_norm(dt_pass *p, dt_err *err);
 dt_status dtp_pass_train(dt_pass *p, const float *weights, float grad_scale, dt_cross_entropy_result *result,
                          dt_err *err);
 
+/* Workspace of dtp_model_logits for that many rows. */
+dt_status dtp_model_logits_bytes(dt_model *model, int64_t rows, size_t *out, dt_err *err);
+
 #endif

@@ -1,4 +1,5 @@
 /* Forward and backward of a planned model over one pack. */
+#include "model/arena.h"
 #include "model/pass.h"
 
 /* P-05: boundaries are complete and strictly increasing. */
@@ -103,14 +104,27 @@ dt_status dtp_model_evaluate(dt_model *model, const dt_pack *pack, dt_cross_entr
     return status;
 }
 
-dt_status dtp_model_logits(dt_model *model, dt_tensor hidden, dt_tensor logits, dt_err *err)
+static dt_linear_args logits_args(const dt_model *model, dt_tensor hidden, dt_tensor logits)
 {
-    dt_linear_args a = {
+    return (dt_linear_args){
         DT_LINEAR_ARGS,
         .x = hidden,
         .T = hidden.shape[0],
         .n_parts = 1,
         .part = {{.weight = model->store->head.value, .y = logits}},
     };
+}
+
+dt_status dtp_model_logits(dt_model *model, dt_tensor hidden, dt_tensor logits, dt_err *err)
+{
+    const dt_linear_args a = logits_args(model, hidden, logits);
     return dt_op_forward(model->exec, DT_OP_LINEAR, &a, NULL, err);
+}
+
+dt_status dtp_model_logits_bytes(dt_model *model, int64_t rows, size_t *out, dt_err *err)
+{
+    const dt_model_config *c = model->config;
+    const dt_linear_args a = logits_args(model, dt_tensor_2d(DT_ARENA_COUNTING, model->activation, rows, c->hidden),
+                                         dt_tensor_2d(DT_ARENA_COUNTING, model->activation, rows, c->vocab));
+    return dt_op_workspace_bytes(model->exec, DT_OP_LINEAR, &a, out, err);
 }
