@@ -111,6 +111,17 @@ static void saved_refer(dt_saved *saved, dt_entry *entry, uint64_t generation)
     saved->generation = generation;
 }
 
+dt_status dtp_provider_status(dt_status status, const dt_entry *entry, dt_err *err)
+{
+    if (status == DT_OK || !err)
+        return status;
+    if (!err->text[0])
+        return dt_fail(err, status, "%s: provider %s failed with %s and said no more", dt_op_name(entry->set->op),
+                       entry->name, dt_status_name(status));
+    err->status = status;
+    return status;
+}
+
 dt_status dt_op_forward(dt_exec *exec, dt_op op, const void *args, dt_saved *saved, dt_err *err)
 {
     const dt_candidate *c;
@@ -128,7 +139,8 @@ dt_status dt_op_forward(dt_exec *exec, dt_op op, const void *args, dt_saved *sav
     if (status == DT_OK)
         status = dtp_exec_workspace(exec, workspace_bytes(entry, exec, args, false), &workspace, err);
     if (status == DT_OK)
-        status = entry->set->forward(exec, args, saved ? saved->data : NULL, workspace, err);
+        status = dtp_provider_status(entry->set->forward(exec, args, saved ? saved->data : NULL, workspace, err), entry,
+                                     err);
     if (status == DT_OK && saved)
         saved_refer(saved, entry, generation);
     leave(exec);
@@ -158,7 +170,7 @@ dt_status dt_op_backward(dt_exec *exec, dt_op op, const void *args, const dt_sav
     if (status != DT_OK)
         return status;
     dtp_scratch(exec)->running = entry;
-    status = entry->set->backward(exec, args, saved->data, workspace, err);
+    status = dtp_provider_status(entry->set->backward(exec, args, saved->data, workspace, err), entry, err);
     dtp_scratch(exec)->running = NULL;
     return status;
 }

@@ -62,11 +62,29 @@ void dtp_probe(dt_ctx *ctx, dt_registration *r)
     }
 }
 
+void dtp_probe_calls(dt_ctx *ctx, dt_registration *r)
+{
+    /* without a provider that drives the device there is nothing to call on yet */
+    bool callable = r->available && r->library && dtp_ctx_device_ops(ctx, r->provider->device);
+    for (size_t i = 0; callable && i < r->n; i++) {
+        dt_err fault = {0};
+        r->entry[i].fault[0] = '\0';
+        if (dtp_smoke_call(ctx, r->provider->device, &r->entry[i], false, &fault) == DT_OK)
+            continue;
+        snprintf(r->entry[i].fault, sizeof r->entry[i].fault, "%.250s", fault.text);
+        dtp_note_attempt(ctx, r->provider->name, fault.text);
+    }
+}
+
 static bool op_is_available(const dt_registration *r, size_t i, char *why, size_t n)
 {
     const dt_op_set *set = r->entry[i].set;
     if (!r->available) {
         snprintf(why, n, "%s", r->why);
+        return false;
+    }
+    if (r->entry[i].fault[0]) {
+        snprintf(why, n, "%s", r->entry[i].fault);
         return false;
     }
     if (!set->probe || set->probe(0, why, n) > 0)
@@ -136,6 +154,7 @@ dt_status dt_ctx_probe_again(dt_ctx *ctx, dt_device_kind device, dt_err *err)
             continue;
         if (!r->available) /* success is kept */
             dtp_probe(ctx, r);
+        dtp_probe_calls(ctx, r);
         status = refresh(ctx, r, err);
     }
     dtp_ctx_unlock(ctx);
@@ -161,6 +180,7 @@ dt_status dt_ctx_supplement_probe(dt_ctx *ctx, const char *provider, dt_device_k
         if (!r->replaced && !r->available && r->provider->device == device &&
             strcmp(r->provider->name, provider) == 0) {
             dtp_probe(ctx, r);
+            dtp_probe_calls(ctx, r);
             status = refresh(ctx, r, err);
         }
     dtp_ctx_unlock(ctx);

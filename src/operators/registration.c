@@ -168,6 +168,7 @@ dt_status dtp_register(dt_ctx *ctx, const dt_provider *provider, const char *fil
     while (*last)
         last = &(*last)->next;
     *last = r;
+    dtp_probe_calls(ctx, r);
     status = publish(ctx, old, r, err);
     if (status == DT_OK && old)
         old->replaced = true;

@@ -21,6 +21,7 @@ typedef struct dt_entry {
     bool wraps;
     struct dt_entry *below; /* what a wrapping override calls: fixed when it was installed */
     atomic_long references; /* saved contexts, and wrapping overrides on top */
+    char fault[DTP_WHY];    /* why its tiny real call failed when it was probed, "" = it did not */
 } dt_entry;
 
 /* An entry as one table sees it. */
@@ -143,14 +144,21 @@ void dtp_slot_free_all(dt_ctx *ctx);
 /* Announces the slot's table as in use; the hazard holds it until dtp_slot_leave. */
 const dt_slot_table *dtp_slot_enter(dt_ctx *ctx, dt_hazard *hazard, dt_op op, dt_device_kind device);
 void dtp_slot_leave(dt_hazard *hazard);
+/* What a provider's function returned, with an error text in any case: plug-ins may set a status without one, or a text
+ * without a status. */
+dt_status dtp_provider_status(dt_status status, const dt_entry *entry, dt_err *err);
 /* The candidate of the table that runs this call, or NULL with the reason (DT_E_UNSUPPORTED). */
 const dt_candidate *dtp_resolve(const dt_exec *exec, const dt_slot_table *table, dt_op op, const void *args,
                                 uint32_t needs, dt_err *err);
 
 /* ---- probe.c ---- */
 
-/* Availability of a registration and of its operators, with supplements and the group rule. */
+/* Availability of a registration: its own probe, then supplements. */
 void dtp_probe(dt_ctx *ctx, dt_registration *r);
+/* The rest of the probe, once the registration is in the context's list: a tiny real call of each entry of a plug-in,
+ * which finds stubs that load but do not compute. */
+void dtp_probe_calls(dt_ctx *ctx, dt_registration *r);
+/* The i-th entry as tables see it: availability, and capabilities after the group rule. */
 void dtp_candidate_of(const dt_registration *r, size_t i, dt_candidate *out);
 /* Records a failed attempt. */
 void dtp_note_attempt(dt_ctx *ctx, const char *subject, const char *reason);
@@ -180,7 +188,7 @@ void dtp_free_policy(dt_restore_policy *policy);
 
 /* ---- smoke.c ---- */
 
-/* A tiny packed call of the entry, compared with separate calls. Operators without samples pass. */
-dt_status dtp_smoke_call(dt_ctx *ctx, dt_device_kind device, const dt_entry *entry, dt_err *err);
+/* A tiny call of the entry. `deep`: packed, and compared with separate calls. Operators without samples pass. */
+dt_status dtp_smoke_call(dt_ctx *ctx, dt_device_kind device, const dt_entry *entry, bool deep, dt_err *err);
 
 #endif

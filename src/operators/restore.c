@@ -166,7 +166,7 @@ static dt_status restore_locked(dt_restore *r, dt_err *err)
         return DT_OK;
     }
     dt_err fault = {0};
-    dt_status status = r->policy->verify_call ? dtp_smoke_call(r->ctx, r->device, r->found, &fault) : DT_OK;
+    dt_status status = r->policy->verify_call ? dtp_smoke_call(r->ctx, r->device, r->found, true, &fault) : DT_OK;
     if (status == DT_OK)
         status = install(r, &fault);
     if (status != DT_OK) {

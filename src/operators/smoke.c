@@ -114,7 +114,7 @@ static dt_status call(dt_smoke *s, int64_t begin, int64_t T, int64_t n_seq, dt_e
     if (status != DT_OK)
         return status;
     dtp_scratch(s->exec)->running = s->entry;
-    status = set->forward(s->exec, &a, NULL, s->workspace, err);
+    status = dtp_provider_status(set->forward(s->exec, &a, NULL, s->workspace, err), s->entry, err);
     dtp_scratch(s->exec)->running = NULL;
     return status == DT_OK ? dt_exec_synchronize(s->exec, err) : status;
 }
@@ -136,9 +136,9 @@ static dt_status compare(const dt_smoke *s, dt_err *err)
     return DT_OK;
 }
 
-static dt_status run(dt_smoke *s, dt_err *err)
+static dt_status run(dt_smoke *s, bool deep, dt_err *err)
 {
-    bool packs = s->entry->set->caps & DT_CAP_PACKED;
+    bool packs = deep && (s->entry->set->caps & DT_CAP_PACKED);
     dt_status status = DT_OK;
     for (int i = 0; i < MAX_INPUTS && status == DT_OK; i++)
         status = upload(s, i, err);
@@ -174,7 +174,7 @@ static bool find_shape(dt_smoke *s)
     return false;
 }
 
-dt_status dtp_smoke_call(dt_ctx *ctx, dt_device_kind device, const dt_entry *entry, dt_err *err)
+dt_status dtp_smoke_call(dt_ctx *ctx, dt_device_kind device, const dt_entry *entry, bool deep, dt_err *err)
 {
     dt_op op = entry->set->op;
     if (op != DT_OP_GDN && op != DT_OP_ATTENTION && op != DT_OP_CAUSAL_CONV1D)
@@ -191,7 +191,7 @@ dt_status dtp_smoke_call(dt_ctx *ctx, dt_device_kind device, const dt_entry *ent
     if (status == DT_OK && device != DT_DEVICE_CPU)
         status = dt_exec_alloc(s->exec, &s->boundaries, sizeof s->cu, err);
     if (status == DT_OK && find_shape(s))
-        status = run(s, err);
+        status = run(s, deep, err);
     for (int i = 0; s->exec && i < MAX_INPUTS; i++)
         dt_exec_release(s->exec, s->input[i]);
     if (s->exec) {
