@@ -3,8 +3,10 @@
 
 extern const dt_command dtp_command_check;
 extern const dt_command dtp_command_ops;
+extern const dt_command dtp_command_sft;
 
 const dt_command *const dtp_commands[] = {
+    &dtp_command_sft,
     &dtp_command_check,
     &dtp_command_ops,
     NULL,
