@@ -67,42 +67,66 @@ static float row_dot(const float *a, const float *b, int64_t padded)
     return vf_sum(even + odd);
 }
 
-/* A square of VF x VF in registers: swaps halves, quarters, ... between rows. */
-VEC_INLINE void transpose_square(vf row[VF])
+/* 4 floats from row r, 4 from row r + 4, ... : the quarters of one vector. Rows that do not exist are 0. */
+VEC_INLINE vf load_quarters(const float *in, int64_t ldi, int r, int64_t rows)
 {
-#pragma GCC unroll 4
-    for (int step = 1; step < VF; step *= 2) {
-        vi low, high;
-#pragma GCC unroll 16
-        for (int lane = 0; lane < VF; lane++) {
-            low[lane] = lane & step ? VF + lane - step : lane;
-            high[lane] = lane & step ? VF + lane : lane + step;
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < VF; i++)
-            if (!(i & step)) {
-                vf a = row[i], b = row[i + step];
-                row[i] = vf_pick(a, b, low);
-                row[i + step] = vf_pick(a, b, high);
-            }
-    }
+    static const float zeros[4];
+#define QUARTER(i) _mm_loadu_ps(r + 4 * (i) < rows ? in + (r + 4 * (i)) * ldi : zeros)
+#if defined(__AVX512F__)
+    __m512 v = _mm512_castps128_ps512(QUARTER(0));
+    v = _mm512_insertf32x4(v, QUARTER(1), 1);
+    v = _mm512_insertf32x4(v, QUARTER(2), 2);
+    return (vf)_mm512_insertf32x4(v, QUARTER(3), 3);
+#elif defined(__AVX2__)
+    return (vf)_mm256_insertf128_ps(_mm256_castps128_ps256(QUARTER(0)), QUARTER(1), 1);
+#else
+    return vf_load(r < rows ? in + r * ldi : zeros);
+#endif
+#undef QUARTER
+}
+
+#if defined(__AVX512F__)
+#define LOW(x, y)       ((vf)_mm512_unpacklo_ps((__m512)(x), (__m512)(y)))
+#define HIGH(x, y)      ((vf)_mm512_unpackhi_ps((__m512)(x), (__m512)(y)))
+#define LOW_HALF(x, y)  ((vf)_mm512_unpacklo_pd((__m512d)(x), (__m512d)(y)))
+#define HIGH_HALF(x, y) ((vf)_mm512_unpackhi_pd((__m512d)(x), (__m512d)(y)))
+#elif defined(__AVX2__)
+#define LOW(x, y)       ((vf)_mm256_unpacklo_ps((__m256)(x), (__m256)(y)))
+#define HIGH(x, y)      ((vf)_mm256_unpackhi_ps((__m256)(x), (__m256)(y)))
+#define LOW_HALF(x, y)  ((vf)_mm256_unpacklo_pd((__m256d)(x), (__m256d)(y)))
+#define HIGH_HALF(x, y) ((vf)_mm256_unpackhi_pd((__m256d)(x), (__m256d)(y)))
+#else
+#define LOW(x, y)       __builtin_shufflevector(x, y, 0, 4, 1, 5)
+#define HIGH(x, y)      __builtin_shufflevector(x, y, 2, 6, 3, 7)
+#define LOW_HALF(x, y)  __builtin_shufflevector(x, y, 0, 1, 4, 5)
+#define HIGH_HALF(x, y) __builtin_shufflevector(x, y, 2, 3, 6, 7)
+#endif
+
+/* 4 columns of VF rows become 4 rows: every quarter of the four vectors is a 4 x 4 square, all transposed at once. */
+VEC_INLINE void transpose_four(float *out, int64_t ldo, const float *in, int64_t ldi, int64_t rows)
+{
+    vf a = load_quarters(in, ldi, 0, rows), b = load_quarters(in, ldi, 1, rows);
+    vf c = load_quarters(in, ldi, 2, rows), d = load_quarters(in, ldi, 3, rows);
+    vf ab_low = LOW(a, b), cd_low = LOW(c, d), ab_high = HIGH(a, b), cd_high = HIGH(c, d);
+    vf_store(out, LOW_HALF(ab_low, cd_low));
+    vf_store(out + ldo, HIGH_HALF(ab_low, cd_low));
+    vf_store(out + 2 * ldo, LOW_HALF(ab_high, cd_high));
+    vf_store(out + 3 * ldo, HIGH_HALF(ab_high, cd_high));
 }
 
 /* out[j,i] = in[i,j] for i < rows, j < cols (a multiple of 16); columns of out up to the next multiple of 16 are 0. */
 static void transpose(float *out, int64_t ldo, const float *in, int64_t ldi, int64_t rows, int64_t cols)
 {
     int64_t padded = (rows + 15) / 16 * 16;
-    for (int64_t i = 0; i < padded; i += VF)
-        for (int64_t j = 0; j < cols; j += VF) {
-            vf row[VF];
-#pragma GCC unroll 16
-            for (int r = 0; r < VF; r++)
-                row[r] = i + r < rows ? vf_load(in + (i + r) * ldi + j) : (vf){0};
-            transpose_square(row);
-#pragma GCC unroll 16
-            for (int r = 0; r < VF; r++)
-                vf_store(out + (j + r) * ldo + i, row[r]);
-        }
+    for (int64_t i = 0; i < padded; i += VF) {
+        const float *from = in + i * ldi;
+        if (i + VF <= rows)
+            for (int64_t j = 0; j < cols; j += 4)
+                transpose_four(out + j * ldo + i, ldo, from + j, ldi, VF);
+        else
+            for (int64_t j = 0; j < cols; j += 4)
+                transpose_four(out + j * ldo + i, ldo, from + j, ldi, rows - i);
+    }
 }
 
 /* ---- one chunk of one key head ---- */
