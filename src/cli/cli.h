@@ -25,5 +25,7 @@ extern const dt_command *const dtp_commands[]; /* ended by NULL */
 
 /* stdout is a terminal: colour and a moving progress bar are welcome. NO_COLOR is honoured. */
 bool dtp_stdout_is_terminal(void);
+/* Width to wrap lines at: the terminal's up to 120, 60 when it does not say, 120 where stdout is no terminal. */
+int dtp_stdout_columns(void);
 
 #endif

@@ -4,15 +4,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { exit_failure = 1, exit_usage = 2 };
-
-bool dtp_stdout_is_terminal(void)
-{
-    const char *no_color = getenv("NO_COLOR");
-    return isatty(STDOUT_FILENO) && !(no_color && *no_color);
-}
 
 static const dt_command *find_command(const char *name)
 {

@@ -4,6 +4,7 @@
 #include "cli/sft_args.h"
 
 #include "cli/device.h"
+#include "cli/template_args.h"
 #include "train/schedule.h"
 
 static const dt_arg_spec model_specs[] = {
@@ -71,19 +72,6 @@ static const dt_arg_spec data_specs[] = {
     {"dataloader_prefetch_factor", DT_ARG_INT, NULL, NULL, "Batches prepared ahead of use. Default: 2."},
 };
 static const dt_arg_group data_group = DT_ARG_GROUP("Data", data_specs);
-
-static const dt_arg_spec template_specs[] = {
-    {"system", DT_ARG_STRING, NULL, NULL, "System text of rows that bring none."},
-    {"loss_scale", DT_ARG_STRING, "default", NULL,
-     "Which tokens are targets: default (every assistant turn), last_round, or all; +ignore_empty_think may follow."},
-    {"enable_thinking", DT_ARG_BOOL, NULL, NULL, "Only changes the prompt of generation."},
-    {"preserve_thinking", DT_ARG_BOOL, NULL, NULL,
-     "Keep the reasoning of earlier turns. Default: yes, unless loss_scale is last_round."},
-    {"add_non_thinking_prefix", DT_ARG_BOOL, "true", NULL,
-     "Put an empty think block before answers without reasoning."},
-    {"disable_ignore_empty_think", DT_ARG_BOOL, "false", NULL, "Train on empty think blocks too."},
-};
-static const dt_arg_group template_group = DT_ARG_GROUP("Template", template_specs);
 
 static const dt_arg_spec training_specs[] = {
     {"seed", DT_ARG_INT, "42", NULL, "Seed of adapters and dropout."},
@@ -153,6 +141,6 @@ static const dt_arg_spec own_specs[] = {
 static const dt_arg_group own_group = DT_ARG_GROUP("Behaviour", own_specs);
 
 const dt_arg_group *const dtp_sft_table[] = {
-    &model_group,          &tuner_group, &data_group, &template_group, &training_group, &output_group,
+    &model_group,          &tuner_group, &data_group, &dtp_template_arguments, &training_group, &output_group,
     &dtp_device_arguments, &own_group,   NULL,
 };
