@@ -41,6 +41,7 @@ def rows():
     for name in ("instructions.jsonl", "chat.jsonl"):
         for line in (folder / name).read_text(encoding="utf-8").splitlines():
             yield from strings(json.loads(line))
+            yield "\n\n"  # stands around every think block
 
 
 tokenizer = Tokenizer(models.BPE())
