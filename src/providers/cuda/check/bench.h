@@ -1,0 +1,11 @@
+/* Timings of all operators, or of the one named. Defined in bench.cu; absent from builds without CUDA. */
+#ifndef DT_CUDA_CHECK_BENCH_H
+#define DT_CUDA_CHECK_BENCH_H
+#include <deltune/provider.h>
+#include <stdio.h>
+#ifdef __cplusplus
+extern "C"
+#endif
+    void
+    bench_all(const dt_provider *provider, dt_exec *exec, const char *only, FILE *json);
+#endif

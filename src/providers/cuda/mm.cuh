@@ -1,0 +1,178 @@
+/* Matrix products of 64-row slabs by one warpgroup (four warps, 16 rows each), and the shared memory tiles they read.
+ *
+ * Two instruction sets, one meaning: ISA_MMA (mma.sync + ldmatrix, sm_80 and later) and ISA_WGMMA (sm_90a). In both, a
+ * thread of warp w holds of the 64 x N result the rows 16 w + lane/4 (+8) and in each group j of eight columns the two
+ * at 8 j + 2 (lane % 4): d[4j], d[4j+1] of the first row, d[4j+2], d[4j+3] of the second. An A operand in registers is
+ * such a result packed to bf16, two column groups a step of 16.
+ *
+ * Tiles are bf16, 64 columns (128 bytes) a panel; the 16-byte unit u of row i of a panel lies at
+ * i*128 + ((u ^ (i & 7)) * 16): what wgmma calls 128-byte swizzle, and what keeps ldmatrix free of bank conflicts. */
+#ifndef DT_CUDA_MM_CUH
+#define DT_CUDA_MM_CUH
+#include "providers/cuda/ptx.cuh"
+
+enum { ISA_MMA = 0, ISA_WGMMA = 1 };
+enum { K_MAJOR = 0, MN_MAJOR = 1 };
+
+DT_DEVICE uint32_t tile_unit(uint32_t panel, int row, int unit)
+{
+    return panel + (uint32_t)(row * 128 + ((unit ^ (row & 7)) << 4));
+}
+
+/* Addresses of a K-major operand advance 32 bytes a step of 16 inside a panel, those of an MN-major one 16 rows. */
+template <int MAJOR> DT_DEVICE uint32_t step_address(uint32_t tile, uint32_t panel_bytes, int step)
+{
+    return MAJOR == K_MAJOR ? tile + (uint32_t)(step >> 2) * panel_bytes + (uint32_t)(step & 3) * 32u
+                            : tile + (uint32_t)step * 2048u;
+}
+template <int MAJOR> DT_DEVICE uint64_t step_descriptor(uint32_t tile, uint32_t panel_bytes, int step)
+{
+    uint32_t address = step_address<MAJOR>(tile, panel_bytes, step);
+    uint32_t leading = MAJOR == K_MAJOR ? 16u : panel_bytes;
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024u >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* The B fragments of columns 16 j .. 16 j + 15 at one step: b[0], b[1] of the first eight, b[2], b[3] of the others. */
+template <int MAJOR> DT_DEVICE void load_b(uint32_t (&b)[4], uint32_t tile, uint32_t panel_bytes, int step, int j)
+{
+    int lane = (int)threadIdx.x & 31;
+    if (MAJOR == K_MAJOR) {
+        int row = 16 * j + (lane & 7) + (lane >> 4) * 8;
+        ldmatrix(b, tile_unit(tile + (uint32_t)(step >> 2) * panel_bytes, row, 2 * (step & 3) + ((lane >> 3) & 1)));
+    } else {
+        int row = 16 * step + (lane & 15), unit = 2 * j + (lane >> 4);
+        ldmatrix_trans(b, tile_unit(tile + (uint32_t)(unit >> 3) * panel_bytes, row, unit & 7));
+    }
+}
+/* The A fragment of rows row0 .. row0 + 15 at one step. */
+template <int MAJOR> DT_DEVICE void load_a(uint32_t (&a)[4], uint32_t tile, uint32_t panel_bytes, int step, int row0)
+{
+    int lane = (int)threadIdx.x & 31;
+    if (MAJOR == K_MAJOR) {
+        ldmatrix(
+            a, tile_unit(tile + (uint32_t)(step >> 2) * panel_bytes, row0 + (lane & 15), 2 * (step & 3) + (lane >> 4)));
+    } else {
+        int unit = row0 / 8 + ((lane >> 3) & 1);
+        ldmatrix_trans(a, tile_unit(tile + (uint32_t)(unit >> 3) * panel_bytes,
+                                    16 * step + (lane & 7) + (lane >> 4) * 8, unit & 7));
+    }
+}
+
+/* Products are asynchronous on Hopper: mm_begin, any number of products, mm_commit, and mm_wait before results or
+ * register operands are touched. With mma.sync all four are nothing. */
+template <int ISA> DT_DEVICE void mm_begin()
+{
+    if (ISA == ISA_WGMMA)
+        wgmma_fence();
+}
+template <int ISA> DT_DEVICE void mm_commit()
+{
+    if (ISA == ISA_WGMMA)
+        wgmma_commit();
+}
+template <int ISA, int PENDING> DT_DEVICE void mm_wait()
+{
+    if (ISA == ISA_WGMMA)
+        wgmma_wait<PENDING>();
+}
+
+template <int N> DT_DEVICE void mm_clear(float (&d)[N])
+{
+    DT_UNROLL
+    for (int i = 0; i < N; i++)
+        d[i] = 0.0f;
+}
+
+template <int N, int MAJOR>
+DT_DEVICE void mma_step(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b_tile, uint32_t b_panel, int step)
+{
+    DT_UNROLL
+    for (int j = 0; j < N / 16; j++) {
+        uint32_t b[4];
+        load_b<MAJOR>(b, b_tile, b_panel, step, j);
+        mma_bf16(d + 8 * j, a, b[0], b[1]);
+        mma_bf16(d + 8 * j + 4, a, b[2], b[3]);
+    }
+}
+
+/* d (+)= A B over STEPS x 16; A in registers. */
+template <int ISA, int N, int STEPS, int B_MAJOR>
+DT_DEVICE void mm_rs(float (&d)[N / 2], const uint32_t (&a)[STEPS][4], uint32_t b_tile, uint32_t b_panel,
+                     bool accumulate)
+{
+    if (ISA == ISA_WGMMA) {
+        DT_UNROLL
+        for (int s = 0; s < STEPS; s++)
+            wgmma_rs<N, B_MAJOR>(d, a[s], step_descriptor<B_MAJOR>(b_tile, b_panel, s), accumulate || s > 0);
+    } else {
+        if (!accumulate)
+            mm_clear(d);
+        DT_UNROLL
+        for (int s = 0; s < STEPS; s++)
+            mma_step<N, B_MAJOR>(d, a[s], b_tile, b_panel, s);
+    }
+}
+/* d (+)= A B over STEPS x 16; A in shared memory, 64 rows. */
+template <int ISA, int N, int STEPS, int A_MAJOR, int B_MAJOR>
+DT_DEVICE void mm_ss(float (&d)[N / 2], uint32_t a_tile, uint32_t a_panel, uint32_t b_tile, uint32_t b_panel,
+                     bool accumulate)
+{
+    if (ISA == ISA_WGMMA) {
+        DT_UNROLL
+        for (int s = 0; s < STEPS; s++)
+            wgmma_ss<N, A_MAJOR, B_MAJOR>(d, step_descriptor<A_MAJOR>(a_tile, a_panel, s),
+                                          step_descriptor<B_MAJOR>(b_tile, b_panel, s), accumulate || s > 0);
+    } else {
+        if (!accumulate)
+            mm_clear(d);
+        int row0 = (((int)threadIdx.x >> 5) & 3) * 16;
+        DT_UNROLL
+        for (int s = 0; s < STEPS; s++) {
+            uint32_t a[4];
+            load_a<A_MAJOR>(a, a_tile, a_panel, s, row0);
+            mma_step<N, B_MAJOR>(d, a, b_tile, b_panel, s);
+        }
+    }
+}
+
+/* A result as an A operand: N columns become N/16 steps. */
+template <int N> DT_DEVICE void pack_operand(uint32_t (&a)[N / 16][4], const float (&d)[N / 2])
+{
+    DT_UNROLL
+    for (int s = 0; s < N / 16; s++)
+        DT_UNROLL
+    for (int i = 0; i < 4; i++)
+        a[s][i] = pack_bf16(d[8 * s + 2 * i], d[8 * s + 2 * i + 1]);
+}
+
+/* Stores one step of a packed result (16 rows from row0, columns 16 s .. 16 s + 15) into a tile. */
+DT_DEVICE void store_operand(uint32_t tile, uint32_t panel_bytes, int row0, int s, const uint32_t (&a)[4])
+{
+    int lane = (int)threadIdx.x & 31;
+    uint32_t panel = tile + (uint32_t)(s >> 2) * panel_bytes;
+    DT_UNROLL
+    for (int i = 0; i < 4; i++)
+        store_shared4(
+            tile_unit(panel, row0 + lane / 4 + (i & 1) * 8, 2 * (s & 3) + (i >> 1)) + (uint32_t)(lane & 3) * 4u, a[i]);
+}
+/* Stores one step of a packed result transposed: its columns become rows 16 s .. of the tile, its rows columns col0 ..
+ */
+template <int ISA>
+DT_DEVICE void store_operand_trans(uint32_t tile, uint32_t panel_bytes, int col0, int s, const uint32_t (&a)[4])
+{
+    int lane = (int)threadIdx.x & 31, unit0 = col0 / 8;
+    if (ISA == ISA_WGMMA) { /* matrices a[0..3]: (rows, columns) = (0,0) (8,0) (0,8) (8,8) */
+        int row = 16 * s + (lane & 7) + (lane >> 4) * 8, unit = unit0 + ((lane >> 3) & 1);
+        stmatrix_trans(tile_unit(tile + (uint32_t)(unit >> 3) * panel_bytes, row, unit & 7), a);
+    } else {
+        DT_UNROLL
+        for (int i = 0; i < 4; i++) {
+            int unit = unit0 + (i & 1), row = 16 * s + (i >> 1) * 8 + 2 * (lane & 3);
+            uint32_t panel = tile + (uint32_t)(unit >> 3) * panel_bytes, in_unit = (uint32_t)(lane / 4) * 2u;
+            store_shared2(tile_unit(panel, row, unit & 7) + in_unit, a[i] & 0xffffu);
+            store_shared2(tile_unit(panel, row + 1, unit & 7) + in_unit, a[i] >> 16);
+        }
+    }
+}
+#endif

@@ -1,0 +1,190 @@
+/* The provider table of libdeltune-cuda.so, and memory and ordering of a CUDA device. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "providers/cuda/device.cuh"
+
+#ifndef DT_VERSION
+#define DT_VERSION "0.1.0"
+#endif
+
+static int chosen_isa(int capability)
+{
+    const char *isa = getenv("DELTUNE_CUDA_ISA");
+    return capability == 90 && !(isa && strcmp(isa, "mma") == 0) ? ISA_WGMMA : ISA_MMA;
+}
+
+#ifdef DT_EMULATE
+void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts)
+{
+    (void)exec;
+    *facts = {3, 90, 232448, chosen_isa(90)};
+}
+static int probe(int device_index, char *why, size_t why_size)
+{
+    (void)device_index, (void)why, (void)why_size;
+    return 1;
+}
+static dt_status device_open(dt_exec *exec, dt_err *err)
+{
+    (void)exec, (void)err;
+    return DT_OK;
+}
+static void device_close(dt_exec *exec)
+{
+    (void)exec;
+}
+static dt_status device_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
+{
+    (void)exec;
+    *out = aligned_alloc(256, dtp_round_up(bytes + 1, 256));
+    return *out ? DT_OK : dt_fail(err, DT_E_NOMEM, "cannot allocate %zu bytes", bytes);
+}
+static void device_release(dt_exec *exec, void *memory)
+{
+    (void)exec;
+    free(memory);
+}
+static dt_status device_zero(dt_exec *exec, void *memory, size_t bytes, dt_err *err)
+{
+    (void)exec, (void)err;
+    memset(memory, 0, bytes);
+    return DT_OK;
+}
+static dt_status device_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err)
+{
+    (void)exec, (void)err;
+    memcpy(to, from, bytes);
+    return DT_OK;
+}
+static dt_status device_synchronize(dt_exec *exec, dt_err *err)
+{
+    (void)exec, (void)err;
+    return DT_OK;
+}
+#else
+dt_status dtp_cuda_status(cudaError_t error, const char *what, dt_err *err)
+{
+    if (error == cudaSuccess)
+        return DT_OK;
+    return dt_fail(err, error == cudaErrorMemoryAllocation ? DT_E_NOMEM : DT_E_INTERNAL, "CUDA: %s: %s", what,
+                   cudaGetErrorString(error));
+}
+void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts)
+{
+    int major = 0, minor = 0, device = exec->device_index;
+    cudaDeviceGetAttribute(&facts->multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    cudaDeviceGetAttribute(&facts->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    facts->capability = 10 * major + minor;
+    facts->isa = chosen_isa(facts->capability);
+}
+
+__global__ void probe_kernel(int *out)
+{
+    *out = 41 + (int)gridDim.x;
+}
+
+/* Runs a kernel: a driver that is too old, or a card this file has no code for, shows only there. */
+static int probe(int device_index, char *why, size_t why_size)
+{
+    int count = 0, answer = 0, *memory = NULL;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && device_index >= count) {
+        snprintf(why, why_size, "CUDA device %d asked for, %d present", device_index, count);
+        return 0;
+    }
+    if (error == cudaSuccess)
+        error = cudaSetDevice(device_index);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&memory, sizeof answer);
+    if (error == cudaSuccess) {
+        probe_kernel<<<1, 1>>>(memory);
+        error = cudaGetLastError();
+    }
+    if (error == cudaSuccess)
+        error = cudaMemcpy(&answer, memory, sizeof answer, cudaMemcpyDeviceToHost);
+    cudaFree(memory);
+    if (error != cudaSuccess || answer != 42) {
+        snprintf(why, why_size, "CUDA device %d: %s", device_index,
+                 error != cudaSuccess ? cudaGetErrorString(error) : "a test kernel gave a wrong answer");
+        return 0;
+    }
+    return 1;
+}
+static dt_status device_open(dt_exec *exec, dt_err *err)
+{
+    cudaStream_t stream = NULL;
+    dt_status st = dtp_cuda_status(cudaSetDevice(exec->device_index), "set device", err);
+    if (st == DT_OK)
+        st = dtp_cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream", err);
+    if (st == DT_OK)
+        exec->stream = stream;
+    return st;
+}
+static void device_close(dt_exec *exec)
+{
+    if (exec->stream)
+        cudaStreamDestroy((cudaStream_t)exec->stream);
+    exec->stream = NULL;
+}
+static dt_status device_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
+{
+    (void)exec;
+    cudaError_t error = cudaMalloc(out, bytes ? bytes : 1);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t available = 0, total = 0;
+        cudaGetLastError();
+        cudaMemGetInfo(&available, &total);
+        return dt_fail(err, DT_E_NOMEM, "CUDA: cannot allocate %zu bytes: %zu of %zu are free", bytes, available,
+                       total);
+    }
+    return dtp_cuda_status(error, "allocate", err);
+}
+static void device_release(dt_exec *exec, void *memory)
+{
+    (void)exec;
+    cudaFree(memory);
+}
+static dt_status device_zero(dt_exec *exec, void *memory, size_t bytes, dt_err *err)
+{
+    return dtp_cuda_status(cudaMemsetAsync(memory, 0, bytes, (cudaStream_t)exec->stream), "zero", err);
+}
+static dt_status device_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err)
+{
+    return dtp_cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, (cudaStream_t)exec->stream), "copy",
+                           err);
+}
+static dt_status device_synchronize(dt_exec *exec, dt_err *err)
+{
+    return dtp_cuda_status(cudaStreamSynchronize((cudaStream_t)exec->stream), "synchronize", err);
+}
+#endif
+
+static const dt_device_ops device_ops = {sizeof(dt_device_ops), device_open, device_close, device_alloc,
+                                         device_release,        device_zero, device_copy,  device_synchronize};
+
+extern "C" {
+extern const dt_op_set dtp_cuda_gdn, dtp_cuda_causal_conv1d;
+static const dt_op_set *const ops[] = {&dtp_cuda_gdn, &dtp_cuda_causal_conv1d};
+
+static const dt_provider provider = {DT_PROVIDER_ABI,
+                                     sizeof(dt_provider),
+                                     "cuda",
+                                     DT_VERSION,
+                                     __DATE__ " " __TIME__,
+                                     DT_DEVICE_CUDA,
+                                     100,
+                                     probe,
+                                     &device_ops,
+                                     ops,
+                                     sizeof ops / sizeof *ops,
+                                     DT_PROVIDER_KEEP_MAPPED};
+
+DT_API const dt_provider *dt_provider_entry(void)
+{
+    return &provider;
+}
+}
