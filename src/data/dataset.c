@@ -1,6 +1,7 @@
 #include "data/dataset.h"
 
 #include "core/log.h"
+#include "data/cache.h"
 #include "data/dataset_impl.h"
 #include "data/order.h"
 #include "data/scan.h"
@@ -199,6 +200,8 @@ static dt_status prepare(dt_dataset **train_out, dt_dataset **val_out, const dt_
         status = select_samples(train_out, shared, &train, err);
     if (status == DT_OK && val.n)
         status = select_samples(val_out, shared, &val, err);
+    if (status == DT_OK && *val_out)
+        (*val_out)->is_val = true;
     dtp_order_free(&train);
     dtp_order_free(&val);
     shared_release(shared);
@@ -253,7 +256,7 @@ static void summarise(const dt_dataset *d, const char *what, int64_t max_length)
     };
     for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
         if (notes[i].count > 0)
-            dt_warning("%s: %lld %s%s", what, (long long)notes[i].count, notes[i].what, "");
+            dt_warning("%s: %lld %s", what, (long long)notes[i].count, notes[i].what);
     if (s->too_long + s->truncated > 0)
         dt_info("%s: max_length is %lld", what, (long long)max_length);
 }
@@ -276,20 +279,46 @@ static dt_status finish(const dt_dataset *train, const dt_dataset *val, const dt
     return status;
 }
 
+static dt_status prepare_all(dt_dataset **train, dt_dataset **val, const dt_dataset_options *options, dt_err *err)
+{
+    double ratio = options->split_ratio;
+    dt_status status = DT_OK;
+    if (options->n_val_paths && ratio > 0) {
+        dt_info("split_dataset_ratio %g is not used: there is a val_dataset", ratio);
+        ratio = 0;
+    }
+    if (options->n_paths)
+        status = prepare(train, val, options, options->paths, options->n_paths, ratio, options->shuffle, err);
+    if (status == DT_OK && options->n_val_paths)
+        status = prepare(train, val, options, options->val_paths, options->n_val_paths, 1, options->val_shuffle, err);
+    return status;
+}
+
+static dt_status prepare_cached(dt_dataset **train, dt_dataset **val, const dt_dataset_options *options, dt_err *err)
+{
+    char *path;
+    bool found;
+    dt_status status = dtp_cache_path(&path, options, err);
+    if (status != DT_OK)
+        return status;
+    status = dtp_cache_load(train, val, path, options, &found, err);
+    if (status == DT_OK && found)
+        dt_info("data: prepared data is taken from %s", path);
+    if (status == DT_OK && !found)
+        status = prepare_all(train, val, options, err);
+    if (status == DT_OK && !found)
+        status = dtp_cache_save(*train, *val, path, err);
+    free(path);
+    return status;
+}
+
 dt_status dtp_dataset_prepare(dt_dataset **train_out, dt_dataset **val_out, const dt_dataset_options *options,
                               dt_err *err)
 {
     dt_dataset *train = NULL, *val = NULL;
-    double ratio = options->split_ratio;
     dt_status status = check_options(options, err);
-    if (status == DT_OK && options->n_val_paths && ratio > 0) {
-        dt_info("split_dataset_ratio %g is not used: there is a val_dataset", ratio);
-        ratio = 0;
-    }
-    if (status == DT_OK && options->n_paths)
-        status = prepare(&train, &val, options, options->paths, options->n_paths, ratio, options->shuffle, err);
-    if (status == DT_OK && options->n_val_paths)
-        status = prepare(NULL, &val, options, options->val_paths, options->n_val_paths, 1, options->val_shuffle, err);
+    if (status == DT_OK)
+        status = (options->cache_folder ? prepare_cached : prepare_all)(&train, &val, options, err);
     if (status == DT_OK)
         status = finish(train, val, options, err);
     if (status != DT_OK) {

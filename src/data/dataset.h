@@ -11,28 +11,35 @@
 #include "data/sample.h"
 
 typedef struct dt_dataset_options {
-    const char *const *paths; /* --dataset: "[hf::|ms::]PATH[:SUBSET][#N]" */
-    size_t n_paths;
-    const char *const *val_paths; /* --val_dataset */
-    size_t n_val_paths;
-    double split_ratio;  /* split_dataset_ratio, 0..1; not together with val_paths */
-    uint32_t data_seed;  /* default 42 */
-    bool shuffle;        /* dataset_shuffle, default true */
-    bool val_shuffle;    /* val_dataset_shuffle, default false */
+    /* --dataset and --val_dataset: "[hf::|ms::]PATH[:SUBSET][#N]" */
+    const char *const *paths, *const *val_paths;
+    size_t n_paths, n_val_paths;
+    double split_ratio; /* split_dataset_ratio, 0..1; not used when there are val_paths */
+    uint32_t data_seed; /* default 42 */
+    bool shuffle;       /* dataset_shuffle, default true */
+    bool val_shuffle;   /* val_dataset_shuffle, default false */
+
     dt_row_options rows; /* columns, strict */
+
     dt_truncation truncation;
-    int64_t max_length;            /* tokens of a sample; with packing the smaller of max_length and packing_length */
-    int64_t vocab_size;            /* ids must be below; 0 = not checked */
-    const dt_template *chat;       /* NULL: only rows that bring input_ids can be prepared */
+    int64_t max_length; /* tokens of a sample; with packing the smaller of max_length and packing_length */
+    int64_t vocab_size; /* ids must be below; 0 = not checked */
+
+    /* How conversations are encoded; NULL: only rows that bring input_ids can be prepared. */
+    const dt_template *chat;
     const dt_tokenizer *tokenizer; /* of the template */
-    int threads;                   /* <= 0: all available */
-    const char *spill_folder;      /* where large data sets spill; NULL: $TMPDIR, else /var/tmp */
-    const char *cache_folder; /* NULL: nothing is stored. Else a prepared set is stored there and reused when the files
-                                 and settings match */
-    const char *const
-        *cache_key_files; /* more files that shape the result (tokenizer.json, ...), hashed into the cache key */
-    size_t n_cache_key_files;
-    void (*progress)(void *user, const char *what, int64_t done, int64_t total); /* bytes; may be NULL */
+
+    int threads;              /* <= 0: all available */
+    const char *spill_folder; /* where large data sets spill; NULL: $TMPDIR, else /var/tmp */
+
+    /* A folder where prepared data is stored and taken from when nothing that shapes it has changed: contents of the
+     * data files and of `cache_files` (tokenizer.json, ...), these options, and the text `cache_key` (the template's
+     * settings). NULL: no cache. With a template, cache_files must not be empty. */
+    const char *cache_folder, *cache_key;
+    const char *const *cache_files;
+    size_t n_cache_files;
+
+    void (*progress)(void *user, const char *what, int64_t done, int64_t total); /* in bytes; may be NULL */
     void *progress_user;
 } dt_dataset_options;
 

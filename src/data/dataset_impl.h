@@ -20,6 +20,7 @@ struct dt_dataset {
     uint32_t *row; /* [n_rows] the selected rows, in data set order */
     size_t n_rows;
     dt_dataset_stats stats;
+    bool is_val;
 };
 
 #endif
