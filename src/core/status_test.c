@@ -22,7 +22,7 @@ static void prefix_keeps_status(void **state)
 static void long_text_is_cut_at_a_character(void **state)
 {
     (void)state;
-    char text[3 * DT_ERR_TEXT + 1] = {0};
+    char text[3 * DT_ERR_TEXT + 4] = {0};
     for (int shift = 0; shift < 3; shift++) { /* every alignment of the 3-byte character against the end */
         memset(text, 'a', (size_t)shift);
         for (int i = 0; i < DT_ERR_TEXT; i++)
