@@ -3,11 +3,13 @@
 
 extern const dt_command dtp_command_check;
 extern const dt_command dtp_command_encode;
+extern const dt_command dtp_command_infer;
 extern const dt_command dtp_command_ops;
 extern const dt_command dtp_command_sft;
 
 const dt_command *const dtp_commands[] = {
     &dtp_command_sft,
+    &dtp_command_infer,
     &dtp_command_check,
     &dtp_command_encode,
     &dtp_command_ops,
