@@ -67,7 +67,12 @@ static void backward_values(const chunk *c)
                plan->V, s->beta);
 }
 
-/* X = scale low(dO V'^T) o E and M = -slow(Z V'^T) o E: their part of dg and dbeta; adds them to the sums. */
+/* X = scale low(dO V'^T) o E and M = -slow(Z V'^T) o E: their part of dg and dbeta; adds them to the sums.
+ *
+ * With F = slow(X o QK^T + diag(beta) M o KK^T), g_t decays exactly the pairs j < t <= i, so its part is the sum of
+ * F_ij over these. The textbook form, differences of row and column sums and then a running sum, gives the same from
+ * large numbers that cancel: under strong decay nothing but their rounding is left. Here rows run from the last one
+ * up, `behind` holds sum_{i >= t} F_ij for every j, and what stands left of t in it is the part of dg_t. */
 static void backward_scores(const chunk *c)
 {
     dt_gdn_scratch *s = c->s;
@@ -94,32 +99,29 @@ static void backward_scores(const chunk *c)
     vi lane;
     for (int i = 0; i < VF; i++)
         lane[i] = i;
-    vf column_sum[GDN_CHUNK / VF];
+    vf behind[GDN_CHUNK / VF];
     for (int b = 0; b < GDN_CHUNK / VF; b++)
-        column_sum[b] = (vf){0};
-    for (int64_t i = 0; i < n; i++) {
-        vf beta = vf_set(s->beta[i]), row_sum = {0}, beta_sum = {0}, zero = {0};
+        behind[b] = (vf){0};
+    for (int64_t i = n - 1; i >= 0; i--) {
+        vf beta = vf_set(s->beta[i]), dg = {0}, dbeta = {0}, zero = {0};
         vi row = (vi){0} + (int32_t)i;
         for (int64_t b = 0; b * VF <= i; b++) {
             int64_t at = i * GDN_CHUNK + b * VF;
-            vi column = lane + (int32_t)(b * VF);
+            vi column = lane + (int32_t)(b * VF), below = column < row;
             vf e = vf_load(s->decay + at);
             vf x = vf_select(column <= row, vf_load(s->x + at) * e, zero);
-            vf m = vf_select(column < row, vf_load(s->m + at) * e, zero);
-            vf xq = vf_select(column <= row, x * vf_load(s->qk + at), zero);
-            vf mk = vf_select(column < row, m * vf_load(s->kk + at), zero);
-            row_sum += xq;
-            beta_sum += mk;
-            column_sum[b] += vf_fma(beta, mk, xq);
+            vf m = vf_select(below, vf_load(s->m + at) * e, zero);
+            vf mk = vf_select(below, m * vf_load(s->kk + at), zero);
+            vf f = vf_select(below, vf_fma(x, vf_load(s->qk + at), beta * mk), zero);
+            behind[b] += f;
+            dg += vf_select(below, behind[b], zero);
+            dbeta += mk;
             vf_store(s->x_sum + at, vf_load(s->x_sum + at) + x);
             vf_store(s->m_sum + at, vf_fma(beta, m, vf_load(s->m_sum + at)));
         }
-        float dbeta = vf_sum(beta_sum);
-        s->dbeta[i] += dbeta;
-        s->dg[i] = vf_sum(row_sum) + s->beta[i] * dbeta;
+        s->dbeta[i] += vf_sum(dbeta);
+        s->dg[i] = vf_sum(dg);
     }
-    for (int64_t b = 0; b * VF < n; b++) /* dg has room for whole vectors */
-        vf_store(s->dg + b * VF, vf_load(s->dg + b * VF) - column_sum[b]);
 }
 
 /* tile += diag(factor) work; dot = rowsum(work o with). */
@@ -145,7 +147,7 @@ static void backward_before(const chunk *c)
     const dt_gdn_plan *plan = c->plan;
     dt_gdn_scratch *s = c->s;
     int64_t n = c->n, Vp = plan->Vp, Kp = plan->Kp;
-    float dot[GDN_CHUNK], factor[GDN_CHUNK];
+    float dot[GDN_CHUNK], factor[GDN_CHUNK], read[GDN_CHUNK];
     transpose(s->state_t, Kp, c->before, Vp, plan->K, Vp);
     product g = {.m = n,
                  .n = Kp,
@@ -161,15 +163,17 @@ static void backward_before(const chunk *c)
     product_run(&g); /* dO S0^T */
     add_rows(c, s->dq, s->q, s->scaled_gamma, dot);
     for (int64_t i = 0; i < n; i++)
-        s->dg[i] += s->scaled_gamma[i] * dot[i];
+        read[i] = s->scaled_gamma[i] * dot[i];
 
     g.a = s->z;
     product_run(&g); /* H = Z S0^T */
     for (int64_t i = 0; i < n; i++)
         factor[i] = -s->beta[i] * s->gamma[i];
     add_rows(c, s->dk, s->k, factor, dot);
-    for (int64_t i = 0; i < n; i++) {
-        s->dg[i] += factor[i] * dot[i];
+    double sum = 0.0; /* g_t decays the state for all tokens from t on */
+    for (int64_t i = n - 1; i >= 0; i--) {
+        sum += (double)read[i] + (double)(factor[i] * dot[i]);
+        s->dg[i] += (float)sum;
         s->dbeta[i] -= s->gamma[i] * dot[i];
     }
 }
@@ -195,19 +199,16 @@ static void backward_after(const chunk *c)
                  .alpha = 1.0f};
     product_run(&g); /* V' dS1^T */
     add_rows(c, s->dk, s->k, s->eta, dot);
-    double last = 0.0;
-    for (int64_t i = 0; i < n; i++) {
-        float r = s->eta[i] * dot[i];
-        s->dg[i] -= r;
-        last += (double)r;
-    }
+    double sum = 0.0; /* g_t decays what the chunk began with and what tokens before t wrote */
     if (c->before) {
-        double inner = 0.0;
         for (int64_t j = 0; j < V; j++) /* both transposed by now: rows of K */
-            inner += (double)row_dot(s->state_t + j * Kp, s->dstate_t + j * Kp, Kp);
-        last += (double)s->gamma[n - 1] * inner;
+            sum += (double)row_dot(s->state_t + j * Kp, s->dstate_t + j * Kp, Kp);
+        sum *= (double)s->gamma[n - 1];
     }
-    s->dg[n - 1] += (float)last;
+    for (int64_t i = 0; i < n; i++) {
+        s->dg[i] += (float)sum;
+        sum += (double)(s->eta[i] * dot[i]);
+    }
 }
 
 /* dS0 = gamma_last dS1 + [Q; K]^T [scale diag(gamma) dO; -diag(beta gamma) Z] */
@@ -243,10 +244,8 @@ static void store_gate_gradients(const chunk *c)
     const dt_gdn_args *a = c->plan->args;
     float *dg = (float *)a->dg.data + c->t * a->dg.stride[0] + c->head;
     float *dbeta = (float *)a->dbeta.data + c->t * a->dbeta.stride[0] + c->head;
-    double sum = 0.0; /* g_t is part of every G_i behind it in the chunk */
-    for (int64_t i = c->n - 1; i >= 0; i--) {
-        sum += (double)c->s->dg[i];
-        dg[i * a->dg.stride[0]] = (float)sum;
+    for (int64_t i = 0; i < c->n; i++) {
+        dg[i * a->dg.stride[0]] = c->s->dg[i];
         dbeta[i * a->dbeta.stride[0]] = c->s->dbeta[i];
     }
 }

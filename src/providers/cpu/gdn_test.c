@@ -218,6 +218,42 @@ static void all_extremes(void)
 }
 ISA_TEST(extremes)
 
+/* dg keeps its relative accuracy when every token forgets nearly everything: no cancellation of large sums. The limit
+ * is the plain ratio here, without the allowance for small numbers. */
+static void all_strong_decays(void)
+{
+    static const int32_t cu[] = {0, 100, 165};
+    static const double decays[] = {-5.0, -10.0, -20.0, -40.0};
+    for (size_t d = 0; d < GOLDEN_COUNT(decays); d++) {
+        shape s = {.HK = 1,
+                   .HV = 2,
+                   .K = 32,
+                   .V = 32,
+                   .cu = cu,
+                   .n_seq = 2,
+                   .T_cap = 165,
+                   .l2norm = true,
+                   .states = true,
+                   .log_decay = -0.1};
+        problem got = make(&s, 2, 10), want = make(&s, 2, 10);
+        ot_fill(&got.a.g, decays[d]);
+        ot_fill(&want.a.g, decays[d]);
+        run_both(&got, &dtp_cpu_gdn);
+        run_both(&want, &dtp_ref_gdn);
+        double error = 0.0, size = 0.0;
+        for (int64_t i = 0; i < dt_tensor_numel(&want.a.dg); i++) {
+            double x = ot_get(&got.a.dg, i), y = ot_get(&want.a.dg, i);
+            error += (x - y) * (x - y);
+            size += y * y;
+        }
+        if (!(sqrt(error) < 1e-5 * sqrt(size)))
+            fail_msg("g = %g: dg is off by %.3g of its size", decays[d], sqrt(error / size));
+        ot_finish(&got.call.pool);
+        ot_finish(&want.call.pool);
+    }
+}
+ISA_TEST(strong_decays)
+
 /* ---- bit for bit ---- */
 
 static void same_rows(const dt_gdn_args *x, const dt_gdn_args *y, int64_t begin, int64_t end)
@@ -384,10 +420,10 @@ ISA_TEST(steps)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reference_cases), cmocka_unit_test(lengths),   cmocka_unit_test(widths),
-        cmocka_unit_test(packs),           cmocka_unit_test(extremes),  cmocka_unit_test(layouts),
-        cmocka_unit_test(separate),        cmocka_unit_test(isolation), cmocka_unit_test(zero_states),
-        cmocka_unit_test(steps),
+        cmocka_unit_test(reference_cases), cmocka_unit_test(lengths),       cmocka_unit_test(widths),
+        cmocka_unit_test(packs),           cmocka_unit_test(extremes),      cmocka_unit_test(layouts),
+        cmocka_unit_test(separate),        cmocka_unit_test(isolation),     cmocka_unit_test(zero_states),
+        cmocka_unit_test(steps),           cmocka_unit_test(strong_decays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
