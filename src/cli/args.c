@@ -364,7 +364,7 @@ static dt_status apply_option(dt_args *args, int argc, char **argv, int *used_ou
     if (!attached)
         while (1 + n < argc && !is_option(argv[1 + n]) && strcmp(argv[1 + n], "--") != 0)
             n++;
-    if (strcmp(name, "config") == 0) {
+    if (strcmp(name, "config") == 0 && !find_spec(args->table, name)) {
         if (attached ? *attached == '\0' : n < 1 || (n > 1 && !args->operands_allowed))
             return dt_fail(err, DT_E_ARG, "--config: expected one file, .json or .yaml");
         *used_out = attached ? 1 : 2;
@@ -390,6 +390,8 @@ static dt_status scan_ahead(dt_args *args, int argc, char **argv, dt_err *err)
             (strcmp(argv[i], "--ignore_args_error") == 0 && (!next || is_option(next) || strcmp(next, "true") == 0)))
             args->ignore_unknown = true;
     }
+    if (find_spec(args->table, "config")) /* this command means something else by it */
+        return DT_OK;
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
         const char *file = NULL;
         if (strncmp(argv[i], "--config=", 9) == 0)

@@ -8,7 +8,8 @@
  *     static const dt_arg_group group = DT_ARG_GROUP("Data", specs);
  *
  * Syntax: --name value, --name=value, lists space separated, booleans true/false (a bare --name means true),
- * --config FILE.json|FILE.yaml (also as the first operand) for values that the command line then overrides.
+ * --config FILE.json|FILE.yaml (also as the first operand) for values that the command line then overrides, unless the
+ * command's own table has an argument of that name.
  * Not for: what an argument means (train/config.h). */
 #ifndef DT_CLI_ARGS_H
 #define DT_CLI_ARGS_H
