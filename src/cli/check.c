@@ -1,4 +1,5 @@
-/* deltune check: reference cases of single operators on any provider. */
+/* deltune check: reference cases of single operators, or of a whole model, on any provider. */
+#include "cli/check_model.h"
 #include "cli/cli.h"
 #include "conformance/op_case.h"
 #include "core/memory.h"
@@ -14,6 +15,9 @@ static const dt_arg_spec check_args[] = {
     {"device", DT_ARG_STRING, "cpu", "cpu|cuda|npu", "Device whose providers are checked."},
     {"dtype", DT_ARG_STRING, "float32", "float32|bfloat16", "Dtype of the activations; tolerances follow it."},
     {"threads", DT_ARG_INT, "0", NULL, "CPU threads; 0 = as many as the process may use."},
+    {"model-case", DT_ARG_STRING, NULL, NULL, "Folder of a whole-model case (golden/<model>) to compare instead."},
+    {"layout", DT_ARG_STRING, "pack", "pack|padding_free|padded|single",
+     "How the samples of a model case are laid out."},
     {"json", DT_ARG_BOOL, "false", NULL, "Print one JSON object instead of the table."},
 };
 static const dt_arg_group check_group = DT_ARG_GROUP("Cases", check_args);
@@ -106,10 +110,21 @@ static dt_status run_file(dt_exec *exec, const char *path, const dt_args *args, 
     return status;
 }
 
+/* A whole model runs all operators on one choice of providers. */
+static dt_status check_model(dt_ctx *ctx, dt_exec *exec, const dt_args *args, bool *passed_out, dt_err *err)
+{
+    dt_status status = DT_OK;
+    for (size_t i = 0; status == DT_OK && i < dtp_args_list_count(args, "provider"); i++)
+        status = dt_ctx_choose(ctx, dtp_args_list_at(args, "provider", i), err);
+    return status == DT_OK ? dtp_check_model(exec, args, passed_out, err) : status;
+}
+
 static int run(const dt_args *args, dt_err *err)
 {
-    if (dtp_args_operand_count(args) == 0)
-        return dt_fail(err, DT_E_ARG, "name one or more case files (.safetensors)");
+    const bool whole_model = dtp_args_string(args, "model-case") != NULL;
+    bool model_passed = true;
+    if ((dtp_args_operand_count(args) > 0) == whole_model)
+        return dt_fail(err, DT_E_ARG, "name one or more case files (.safetensors), or give --model-case FOLDER");
     static const char *const devices[] = {"cpu", "cuda", "npu"};
     dt_device_kind device = DT_DEVICE_CPU;
     for (int i = 0; i < DT_DEVICE_KINDS; i++)
@@ -123,20 +138,24 @@ static int run(const dt_args *args, dt_err *err)
     dt_status status = dt_ctx_create(&ctx, err);
     if (status == DT_OK)
         status = dt_exec_create(&exec, ctx, device, 0, (int)dtp_args_int(args, "threads", 0), err);
+    if (status == DT_OK && whole_model)
+        status = check_model(ctx, exec, args, &model_passed, err);
     for (size_t i = 0; i < dtp_args_operand_count(args) && status == DT_OK; i++)
         status = run_file(exec, dtp_args_operand(args, i), args, options, &tally, err);
-    if (status == DT_OK && tally.json) {
+    if (status != DT_OK || whole_model) {
+        /* nothing to sum up */
+    } else if (tally.json) {
         json_t *out = json_pack("{s:i, s:i, s:O}", "passed", tally.passed, "failed", tally.failed, "cases", tally.list);
         json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(out);
-    } else if (status == DT_OK) {
+    } else {
         printf("%d passed, %d failed\n", tally.passed, tally.failed);
     }
     json_decref(tally.list);
     dt_exec_free(exec);
     dt_ctx_free(ctx);
-    return status != DT_OK ? (int)status : tally.failed > 0;
+    return status != DT_OK ? (int)status : tally.failed > 0 || !model_passed;
 }
 
 const dt_command dtp_command_check = {
@@ -144,7 +163,8 @@ const dt_command dtp_command_check = {
     .summary = "Run reference cases on a provider and compare.",
     .operands = "FILE...",
     .about = "A case is a .safetensors file with the inputs, outputs and\n"
-             "gradients of one operator call. Exit code 1 when a result\n"
+             "gradients of one operator call; with --model-case a folder\n"
+             "with a model and its first batch. Exit code 1 when a result\n"
              "is beyond its tolerance.",
     .table = check_table,
     .run = run,

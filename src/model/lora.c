@@ -328,10 +328,15 @@ bool dtp_lora_has_values(const dt_lora *lora)
     return lora->file != NULL;
 }
 
+double dtp_lora_exact_scale(const dt_lora *lora)
+{
+    const double r = (double)lora->settings.rank;
+    return lora->settings.alpha / (lora->settings.rslora ? sqrt(r) : r);
+}
+
 float dtp_lora_scale(const dt_lora *lora)
 {
-    double r = (double)lora->settings.rank;
-    return (float)(lora->settings.alpha / (lora->settings.rslora ? sqrt(r) : r));
+    return (float)dtp_lora_exact_scale(lora);
 }
 
 void dtp_lora_init_a(float *a, int64_t rank, int64_t in, uint64_t seed, uint32_t module, dt_dtype base)

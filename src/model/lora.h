@@ -42,6 +42,7 @@ void dtp_lora_free(dt_lora *lora); /* accepts NULL */
 /* rank, alpha, dropout and rslora as set; targets are not filled. */
 dt_lora_options dtp_lora_settings(const dt_lora *lora);
 float dtp_lora_scale(const dt_lora *lora);
+double dtp_lora_exact_scale(const dt_lora *lora); /* alpha / r, or alpha / sqrt(r) */
 /* Is module `index` of `layer` adapted? */
 bool dtp_lora_targets(const dt_lora *lora, int64_t layer, int index);
 int64_t dtp_lora_count(const dt_lora *lora); /* adapted modules */
