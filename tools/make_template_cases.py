@@ -70,15 +70,15 @@ def reply_parts(segments, strategy, options, last, generate):
         segments = kept[:-1] + [(kept[-1][0].rstrip(), kept[-1][1])]
     elif options.get("add_non_thinking_prefix", True) and not "".join(t for t, _ in segments).startswith("<think>"):
         segments[0] = (EMPTY + segments[0][0], segments[0][1])
+    # The empty think block is looked for at the start of the whole turn; its segments keep their own rules.
+    match = re.match(r"<think>\s*</think>\s*", "".join(t for t, _ in segments))
+    left = len(match[0]) if match and strategy != "all" and not options.get("disable_ignore_empty_think") else 0
     parts = []
-    for i, (text, m) in enumerate(segments):
+    for text, m in segments:
         weight = message_weight(m, strategy, last)
-        match = re.match(r"<think>\s*</think>\s*", text) if i == 0 else None
-        rule = strategy != "all" and not options.get("disable_ignore_empty_think") and "loss_scale" not in m
-        if match and rule:
-            parts += [(match[0], 0.0), (text[match.end():], weight)]
-        else:
-            parts.append((text, weight))
+        block, text = text[:left], text[left:]
+        left -= len(block)
+        parts += [(block, weight if "loss_scale" in m else 0.0), (text, weight)]
     return parts
 
 
