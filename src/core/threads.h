@@ -1,6 +1,6 @@
 /* Threads: how many, and the one way to split rows so that results do not depend on the number.
- * Parallel loops are OpenMP over fixed blocks; each block is computed by one thread; reductions over blocks run in
- * block order. BLAS is called inside such loops only, where OpenBLAS's OpenMP flavour stays single-threaded. */
+ * Parallel loops are OpenMP over blocks that one thread computes each; whatever is summed over blocks is summed over
+ * fixed blocks in block order. */
 #ifndef DT_CORE_THREADS_H
 #define DT_CORE_THREADS_H
 

@@ -72,7 +72,7 @@ static size_t place(const dt_exec *exec, const dt_cross_entropy_args *a, const l
     b->maximum = take(memory, &used, f * rows);
     b->factor = take(memory, &used, f * rows);
     b->partial = take(memory, &used, f * rows * H * (size_t)l->slices);
-    b->scratch = take(memory, &used, dtp_gemm_scratch_bytes(1) * (size_t)exec->threads);
+    b->scratch = take(memory, &used, dtp_gemm_scratch_bytes() * (size_t)exec->threads);
     return used;
 }
 
@@ -101,7 +101,7 @@ typedef struct block {
 
 static void *thread_scratch(const block *k)
 {
-    return k->b.scratch + (size_t)omp_get_thread_num() * dtp_gemm_scratch_bytes(1);
+    return k->b.scratch + (size_t)omp_get_thread_num() * dtp_gemm_scratch_bytes();
 }
 
 static int64_t block_width(const block *k, int64_t i)
@@ -124,10 +124,8 @@ static void forward_block(const block *k, int64_t i)
     float *logits = k->b.logits + i * VOCABULARY_BLOCK;
     dt_gemm product = {.m = k->n,
                        .n = width,
-                       .k = k->l.H,
-                       .alpha = 1,
-                       .a = dtp_operand_f32(k->b.h, k->l.H, DTP_N),
-                       .b = weight_block(k, i, DTP_T),
+                       .n_products = 1,
+                       .product = {{k->l.H, 1, dtp_operand_f32(k->b.h, k->l.H, DTP_N), weight_block(k, i, DTP_T)}},
                        .c = logits,
                        .ldc = k->l.pitch};
     dtp_gemm_serial(&product, thread_scratch(k));
@@ -200,30 +198,28 @@ static void backward_slice(const block *k, int64_t slice)
         const float *gradients = k->b.logits + i * VOCABULARY_BLOCK;
         int64_t width = block_width(k, i);
         differentiate_block(k, i);
-        dt_gemm hidden = {.m = k->n,
-                          .n = H,
-                          .k = width,
-                          .alpha = 1,
-                          .a = dtp_operand_f32(gradients, k->l.pitch, DTP_N),
-                          .b = weight_block(k, i, DTP_N),
-                          .add = i > begin ? partial : NULL,
-                          .ld_add = H,
-                          .c = partial,
-                          .ldc = H};
+        dt_gemm hidden = {
+            .m = k->n,
+            .n = H,
+            .n_products = 1,
+            .product = {{width, 1, dtp_operand_f32(gradients, k->l.pitch, DTP_N), weight_block(k, i, DTP_N)}},
+            .add = i > begin ? partial : NULL,
+            .ld_add = H,
+            .c = partial,
+            .ldc = H};
         dtp_gemm_serial(&hidden, thread_scratch(k));
         if (!dt_tensor_present(&a->dweight))
             continue;
         float *dweight = dtp_row(&a->dweight, i * VOCABULARY_BLOCK);
-        dt_gemm weight = {.m = width,
-                          .n = H,
-                          .k = k->n,
-                          .alpha = 1,
-                          .a = dtp_operand_f32(gradients, k->l.pitch, DTP_T),
-                          .b = dtp_operand_f32(k->b.h, H, DTP_N),
-                          .add = dweight,
-                          .ld_add = a->dweight.stride[0],
-                          .c = dweight,
-                          .ldc = a->dweight.stride[0]};
+        dt_gemm weight = {
+            .m = width,
+            .n = H,
+            .n_products = 1,
+            .product = {{k->n, 1, dtp_operand_f32(gradients, k->l.pitch, DTP_T), dtp_operand_f32(k->b.h, H, DTP_N)}},
+            .add = dweight,
+            .ld_add = a->dweight.stride[0],
+            .c = dweight,
+            .ldc = a->dweight.stride[0]};
         dtp_gemm_serial(&weight, thread_scratch(k));
     }
 }

@@ -19,13 +19,14 @@ void dtp_dropout_apply(const dt_dropout *d, int64_t row, int64_t column, int64_t
     }
 }
 
-void dtp_dropout_add(const dt_dropout *d, int64_t row, int64_t column, int64_t n, const float *in, float *out)
+void dtp_dropout_add(const dt_dropout *d, int64_t row, int64_t column, int64_t n, const float *in, const float *base,
+                     float *out)
 {
     uint64_t element = (uint64_t)(row * d->width + column);
     float factors[8];
     for (int64_t i = 0; i < n;) {
         block_factors(d, element + (uint64_t)i, factors);
         for (int lane = (int)((element + (uint64_t)i) % 8); lane < 8 && i < n; lane++, i++)
-            out[i] += in[i] * factors[lane];
+            out[i] = (base ? base[i] : 0) + in[i] * factors[lane];
     }
 }

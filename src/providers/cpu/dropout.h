@@ -22,7 +22,8 @@ static inline dt_dropout dtp_dropout_of(const dt_linear_args *a)
 
 /* out[i] = mask * in[i] for elements column .. column+n of row `row`; `out` may be `in`. */
 void dtp_dropout_apply(const dt_dropout *d, int64_t row, int64_t column, int64_t n, const float *in, float *out);
-/* out[i] += mask * in[i]. */
-void dtp_dropout_add(const dt_dropout *d, int64_t row, int64_t column, int64_t n, const float *in, float *out);
+/* out[i] = base[i] + mask * in[i]; base NULL = 0; `out` may be `base`. */
+void dtp_dropout_add(const dt_dropout *d, int64_t row, int64_t column, int64_t n, const float *in, const float *base,
+                     float *out);
 
 #endif

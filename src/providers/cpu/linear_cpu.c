@@ -1,11 +1,5 @@
 #include "providers/cpu/common.h"
-#include "providers/cpu/dropout.h"
 #include "providers/cpu/gemm.h"
-#include <deltune/op/linear.h>
-#include <omp.h>
-
-/* Blocks of mask(x): rows x columns that a thread masks into its scratch and multiplies at once. */
-enum { ROW_BLOCK = 64, COLUMN_BLOCK = 512 };
 
 /* Rows of the stacked A; by shape, since there is no data yet when sizes are asked. */
 static int64_t stacked_rank(const dt_linear_args *a)
@@ -13,27 +7,10 @@ static int64_t stacked_rank(const dt_linear_args *a)
     return a->lora_a.rank == 2 ? a->lora_a.shape[0] : 0;
 }
 
-/* Workspace: u = mask(x) A^T when it is not saved, and du = scale dy B, both [T_cap,R]; the scratch of the threads. */
-typedef struct buffers {
-    float *u, *du, *scratch;
-} buffers;
-
+/* Elements of u = mask(x) A^T and of du = scale dy B, both [T_cap,R]. */
 static size_t inner_elements(const dt_linear_args *a)
 {
     return (size_t)((a->x.shape[0] * stacked_rank(a) + 15) / 16 * 16);
-}
-
-static size_t thread_scratch_bytes(const dt_exec *exec)
-{
-    size_t gemm = dtp_gemm_scratch_bytes(exec->threads);
-    size_t masked = sizeof(float) * ROW_BLOCK * COLUMN_BLOCK * (size_t)exec->threads;
-    return gemm > masked ? gemm : masked;
-}
-
-static size_t workspace_bytes(const dt_exec *exec, const void *args, bool backward)
-{
-    (void)backward;
-    return 2 * sizeof(float) * inner_elements(args) + thread_scratch_bytes(exec);
 }
 
 static size_t saved_bytes(const dt_exec *exec, const void *args)
@@ -42,10 +19,11 @@ static size_t saved_bytes(const dt_exec *exec, const void *args)
     return sizeof(float) * inner_elements(args); /* u */
 }
 
-static buffers buffers_of(const dt_linear_args *a, void *workspace)
+/* u when it is not saved, or du; then the scratch of the threads. */
+static size_t workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {
-    float *memory = workspace;
-    return (buffers){memory, memory + inner_elements(a), memory + 2 * inner_elements(a)};
+    (void)backward;
+    return sizeof(float) * inner_elements(args) + (size_t)exec->threads * dtp_gemm_scratch_bytes();
 }
 
 static int verify(const dt_exec *exec, const void *args, char *why, size_t why_size)
@@ -60,68 +38,62 @@ static int verify(const dt_exec *exec, const void *args, char *why, size_t why_s
            dtp_is_f32(&a->dx_add, "dx_add", why, why_size);
 }
 
-static int64_t smaller(int64_t a, int64_t b)
+/* One call in progress. */
+typedef struct call {
+    const dt_exec *exec;
+    const dt_linear_args *a;
+    dt_dropout dropout;
+    const dt_dropout *mask; /* NULL without dropout */
+    int64_t R;
+    void *scratch;
+} call;
+
+static void begin(call *k, const dt_exec *exec, const dt_linear_args *a, void *workspace)
 {
-    return a < b ? a : b;
+    *k = (call){.exec = exec,
+                .a = a,
+                .dropout = dtp_dropout_of(a),
+                .R = stacked_rank(a),
+                .scratch = (float *)workspace + inner_elements(a)};
+    k->mask = a->dropout != 0 ? &k->dropout : NULL;
 }
 
-/* u = mask(x) A^T */
-static void lora_inner(const dt_exec *exec, const dt_linear_args *a, float *u, float *scratch)
+static dt_operand masked_x(const call *k)
 {
-    int64_t R = stacked_rank(a), in = a->x.shape[1], pitch = a->lora_a.stride[0];
-    const float *lora_a = a->lora_a.data;
-    if (a->dropout == 0) {
-        dt_gemm product = {.m = a->T,
-                           .n = R,
-                           .k = in,
-                           .alpha = 1,
-                           .a = dtp_operand(&a->x, DTP_N),
-                           .b = dtp_operand(&a->lora_a, DTP_T),
-                           .c = u,
-                           .ldc = R};
-        dtp_gemm(exec->threads, &product, scratch);
-        return;
-    }
-    dt_dropout dropout = dtp_dropout_of(a);
-#pragma omp parallel for num_threads(dtp_threads_for(exec, a->T *in)) schedule(static)
-    for (int64_t t = 0; t < a->T; t += ROW_BLOCK) {
-        float *masked = scratch + (size_t)omp_get_thread_num() * ROW_BLOCK * COLUMN_BLOCK;
-        int64_t rows = smaller(ROW_BLOCK, a->T - t);
-        for (int64_t i = 0; i < in; i += COLUMN_BLOCK) {
-            int64_t columns = smaller(COLUMN_BLOCK, in - i);
-            for (int64_t r = 0; r < rows; r++)
-                dtp_dropout_apply(&dropout, t + r, i, columns, dtp_row(&a->x, t + r) + i, masked + r * columns);
-            dtp_sgemm(DTP_N, DTP_T, rows, R, columns, 1, masked, columns, lora_a + i, pitch, i ? 1 : 0, u + t * R, R);
-        }
-    }
+    dt_operand x = dtp_operand(&k->a->x, DTP_N);
+    x.mask = k->mask;
+    return x;
 }
 
-static void part_forward(const dt_exec *exec, const dt_linear_args *a, const dt_linear_part *part, const buffers *b)
+/* u = mask(x) A^T, for all adapted parts at once. */
+static void lora_inner(const call *k, float *u)
 {
-    dt_gemm base = {.m = a->T,
-                    .n = part->weight.shape[0],
-                    .k = a->x.shape[1],
-                    .alpha = 1,
-                    .a = dtp_operand(&a->x, DTP_N),
-                    .b = dtp_operand(&part->weight, DTP_T),
-                    .add = part->c.data,
-                    .ld_add = part->c.stride[0],
-                    .c = part->y.data,
-                    .ldc = part->y.stride[0]};
-    dtp_gemm(exec->threads, &base, b->scratch);
-    if (dt_tensor_present(&part->lora_b)) {
-        dt_gemm adapter = {.m = a->T,
-                           .n = base.n,
-                           .k = part->lora_b.shape[1],
-                           .alpha = a->lora_scale,
-                           .a = dtp_operand_f32(b->u + part->lora_row, stacked_rank(a), DTP_N),
-                           .b = dtp_operand(&part->lora_b, DTP_T),
-                           .add = base.c,
-                           .ld_add = base.ldc,
-                           .c = base.c,
-                           .ldc = base.ldc};
-        dtp_gemm(exec->threads, &adapter, b->scratch);
-    }
+    dt_gemm g = {.m = k->a->T,
+                 .n = k->R,
+                 .n_products = 1,
+                 .product = {{k->a->x.shape[1], 1, masked_x(k), dtp_operand(&k->a->lora_a, DTP_T)}},
+                 .c = u,
+                 .ldc = k->R};
+    dtp_gemm(k->exec->threads, &g, k->scratch);
+}
+
+/* y = c + x W^T + scale u B^T */
+static void part_forward(const call *k, const dt_linear_part *part, const float *u)
+{
+    const dt_linear_args *a = k->a;
+    dt_gemm g = {.m = a->T,
+                 .n = part->weight.shape[0],
+                 .n_products = 1,
+                 .product = {{a->x.shape[1], 1, dtp_operand(&a->x, DTP_N), dtp_operand(&part->weight, DTP_T)}},
+                 .add = part->c.data,
+                 .ld_add = part->c.stride[0],
+                 .c = part->y.data,
+                 .ldc = part->y.stride[0]};
+    if (dt_tensor_present(&part->lora_b))
+        g.product[g.n_products++] =
+            (dt_product){part->lora_b.shape[1], a->lora_scale, dtp_operand_f32(u + part->lora_row, k->R, DTP_N),
+                         dtp_operand(&part->lora_b, DTP_T)};
+    dtp_gemm(k->exec->threads, &g, k->scratch);
     dtp_zero_rows(&part->y, a->T, part->y.shape[0]);
 }
 
@@ -129,146 +101,66 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
 {
     (void)err;
     const dt_linear_args *a = args;
-    buffers b = buffers_of(a, workspace);
-    if (saved)
-        b.u = saved;
+    float *u = saved ? saved : workspace;
+    call k;
+    begin(&k, exec, a, workspace);
     if (dt_tensor_present(&a->lora_a))
-        lora_inner(exec, a, b.u, b.scratch);
+        lora_inner(&k, u);
     for (int32_t j = 0; j < a->n_parts; j++)
-        part_forward(exec, a, &a->part[j], &b);
+        part_forward(&k, &a->part[j], u);
     return DT_OK;
 }
 
-/* du = scale dy B and dB += scale dy^T u for one adapted part. */
-static void part_lora_backward(const dt_exec *exec, const dt_linear_args *a, const dt_linear_part *part, const float *u,
-                               const buffers *b)
+/* C += alpha op(A) op(B), the form of every parameter gradient. */
+static void accumulate(const call *k, int64_t m, int64_t n, int64_t depth, float alpha, dt_operand a, dt_operand b,
+                       float *c, int64_t ldc)
 {
-    int64_t R = stacked_rank(a), rank = part->lora_b.shape[1];
-    float *du = b->du + part->lora_row;
-    dt_gemm inner = {.m = a->T,
-                     .n = rank,
-                     .k = part->weight.shape[0],
-                     .alpha = a->lora_scale,
-                     .a = dtp_operand(&part->dy, DTP_N),
-                     .b = dtp_operand(&part->lora_b, DTP_N),
-                     .add = du,
-                     .ld_add = R,
-                     .c = du,
-                     .ldc = R};
-    dtp_gemm(exec->threads, &inner, b->scratch);
-    dt_gemm weight = {.m = part->weight.shape[0],
-                      .n = rank,
-                      .k = a->T,
-                      .alpha = a->lora_scale,
-                      .a = dtp_operand(&part->dy, DTP_T),
-                      .b = dtp_operand_f32(u + part->lora_row, R, DTP_N),
-                      .add = part->dlora_b.data,
-                      .ld_add = part->dlora_b.stride[0],
-                      .c = part->dlora_b.data,
-                      .ldc = part->dlora_b.stride[0]};
-    dtp_gemm(exec->threads, &weight, b->scratch);
+    dt_gemm g = {.m = m,
+                 .n = n,
+                 .n_products = 1,
+                 .product = {{depth, alpha, a, b}},
+                 .add = c,
+                 .ld_add = ldc,
+                 .c = c,
+                 .ldc = ldc};
+    dtp_gemm(k->exec->threads, &g, k->scratch);
 }
 
-/* dW += dy^T x */
-static void part_weight_gradient(const dt_exec *exec, const dt_linear_args *a, const dt_linear_part *part,
-                                 const buffers *b)
+/* du += scale dy B,  dB += scale dy^T u,  dW += dy^T x */
+static void part_backward(const call *k, const dt_linear_part *part, const float *u, float *du)
 {
-    dt_gemm product = {.m = part->weight.shape[0],
-                       .n = a->x.shape[1],
-                       .k = a->T,
-                       .alpha = 1,
-                       .a = dtp_operand(&part->dy, DTP_T),
-                       .b = dtp_operand(&a->x, DTP_N),
-                       .add = part->dweight.data,
-                       .ld_add = part->dweight.stride[0],
-                       .c = part->dweight.data,
-                       .ldc = part->dweight.stride[0]};
-    dtp_gemm(exec->threads, &product, b->scratch);
+    const dt_linear_args *a = k->a;
+    int64_t out = part->weight.shape[0], rank = part->lora_b.shape[1];
+    dt_operand dy = dtp_operand(&part->dy, DTP_N), dy_transposed = dtp_operand(&part->dy, DTP_T);
+    if (dt_tensor_present(&part->lora_b)) {
+        accumulate(k, a->T, rank, out, a->lora_scale, dy, dtp_operand(&part->lora_b, DTP_N), du + part->lora_row, k->R);
+        accumulate(k, out, rank, a->T, a->lora_scale, dy_transposed, dtp_operand_f32(u + part->lora_row, k->R, DTP_N),
+                   part->dlora_b.data, part->dlora_b.stride[0]);
+    }
+    if (dt_tensor_present(&part->dweight))
+        accumulate(k, out, a->x.shape[1], a->T, 1, dy_transposed, dtp_operand(&a->x, DTP_N), part->dweight.data,
+                   part->dweight.stride[0]);
 }
 
-/* dA += du^T mask(x): each thread owns a block of columns and walks over the rows. */
-static void lora_a_gradient(const dt_exec *exec, const dt_linear_args *a, const buffers *b)
+/* dx = dx_add + mask(du A) + sum over parts of dy W: one chain, so that dx is written once. */
+static void input_gradient(const call *k, const float *du)
 {
-    enum { COLUMNS = 64, ROWS = 512 };
-    int64_t R = stacked_rank(a), in = a->x.shape[1], pitch = a->dlora_a.stride[0];
-    dt_dropout dropout = dtp_dropout_of(a);
-    float *gradient = a->dlora_a.data;
-#pragma omp parallel for num_threads(dtp_threads_for(exec, a->T *in)) schedule(static)
-    for (int64_t i = 0; i < in; i += COLUMNS) {
-        float *masked = b->scratch + (size_t)omp_get_thread_num() * ROWS * COLUMNS;
-        int64_t columns = smaller(COLUMNS, in - i);
-        for (int64_t t = 0; t < a->T; t += ROWS) {
-            int64_t rows = smaller(ROWS, a->T - t);
-            const float *x = dtp_row(&a->x, t) + i;
-            int64_t ld = a->x.stride[0];
-            if (a->dropout != 0) {
-                for (int64_t r = 0; r < rows; r++)
-                    dtp_dropout_apply(&dropout, t + r, i, columns, x + r * ld, masked + r * columns);
-                x = masked;
-                ld = columns;
-            }
-            dtp_sgemm(DTP_T, DTP_N, R, columns, rows, 1, b->du + t * R, R, x, ld, 1, gradient + i, pitch);
-        }
+    const dt_linear_args *a = k->a;
+    dt_gemm g = {.m = a->T,
+                 .n = a->x.shape[1],
+                 .add = a->dx_add.data,
+                 .ld_add = a->dx_add.stride[0],
+                 .c = a->dx.data,
+                 .ldc = a->dx.stride[0]};
+    if (dt_tensor_present(&a->lora_a)) {
+        g.mask_first = k->mask;
+        g.product[g.n_products++] =
+            (dt_product){k->R, 1, dtp_operand_f32(du, k->R, DTP_N), dtp_operand(&a->lora_a, DTP_N)};
     }
-}
-
-/* dx += mask(du A) */
-static void lora_input_gradient(const dt_exec *exec, const dt_linear_args *a, const buffers *b)
-{
-    int64_t R = stacked_rank(a), in = a->x.shape[1];
-    if (a->dropout == 0) {
-        dt_gemm product = {.m = a->T,
-                           .n = in,
-                           .k = R,
-                           .alpha = 1,
-                           .a = dtp_operand_f32(b->du, R, DTP_N),
-                           .b = dtp_operand(&a->lora_a, DTP_N),
-                           .add = a->dx.data,
-                           .ld_add = a->dx.stride[0],
-                           .c = a->dx.data,
-                           .ldc = a->dx.stride[0]};
-        dtp_gemm(exec->threads, &product, b->scratch);
-        return;
-    }
-    dt_dropout dropout = dtp_dropout_of(a);
-    const float *lora_a = a->lora_a.data;
-#pragma omp parallel for num_threads(dtp_threads_for(exec, a->T *in)) schedule(static)
-    for (int64_t t = 0; t < a->T; t += ROW_BLOCK) {
-        float *product = b->scratch + (size_t)omp_get_thread_num() * ROW_BLOCK * COLUMN_BLOCK;
-        int64_t rows = smaller(ROW_BLOCK, a->T - t);
-        for (int64_t i = 0; i < in; i += COLUMN_BLOCK) {
-            int64_t columns = smaller(COLUMN_BLOCK, in - i);
-            dtp_sgemm(DTP_N, DTP_N, rows, columns, R, 1, b->du + t * R, R, lora_a + i, a->lora_a.stride[0], 0, product,
-                      columns);
-            for (int64_t r = 0; r < rows; r++)
-                dtp_dropout_add(&dropout, t + r, i, columns, product + r * columns, dtp_row(&a->dx, t + r) + i);
-        }
-    }
-}
-
-/* dx = dx_add + sum over parts of dy W, + mask(du A) */
-static void input_gradient(const dt_exec *exec, const dt_linear_args *a, const buffers *b)
-{
-    const float *add = a->dx_add.data;
-    int64_t ld_add = a->dx_add.stride[0];
-    for (int32_t j = 0; j < a->n_parts; j++) {
-        const dt_linear_part *part = &a->part[j];
-        dt_gemm product = {.m = a->T,
-                           .n = a->x.shape[1],
-                           .k = part->weight.shape[0],
-                           .alpha = 1,
-                           .a = dtp_operand(&part->dy, DTP_N),
-                           .b = dtp_operand(&part->weight, DTP_N),
-                           .add = add,
-                           .ld_add = ld_add,
-                           .c = a->dx.data,
-                           .ldc = a->dx.stride[0]};
-        dtp_gemm(exec->threads, &product, b->scratch);
-        add = a->dx.data;
-        ld_add = a->dx.stride[0];
-    }
-    if (dt_tensor_present(&a->lora_a))
-        lora_input_gradient(exec, a, b);
+    for (int32_t j = 0; j < a->n_parts; j++)
+        g.product[g.n_products++] = (dt_product){a->part[j].weight.shape[0], 1, dtp_operand(&a->part[j].dy, DTP_N),
+                                                 dtp_operand(&a->part[j].weight, DTP_N)};
+    dtp_gemm(k->exec->threads, &g, k->scratch);
     dtp_zero_rows(&a->dx, a->T, a->dx.shape[0]);
 }
 
@@ -276,20 +168,17 @@ static dt_status backward(dt_exec *exec, const void *args, const void *saved, vo
 {
     (void)err;
     const dt_linear_args *a = args;
-    buffers b = buffers_of(a, workspace);
-    bool adapted = dt_tensor_present(&a->lora_a);
-    if (adapted) /* columns that no part reads stay without gradient */
-        memset(b.du, 0, sizeof(float) * inner_elements(a));
-    for (int32_t j = 0; j < a->n_parts; j++) {
-        if (dt_tensor_present(&a->part[j].lora_b))
-            part_lora_backward(exec, a, &a->part[j], saved, &b);
-        if (dt_tensor_present(&a->part[j].dweight))
-            part_weight_gradient(exec, a, &a->part[j], &b);
-    }
-    if (adapted)
-        lora_a_gradient(exec, a, &b);
+    float *du = workspace;
+    call k;
+    begin(&k, exec, a, workspace);
+    memset(du, 0, sizeof(float) * inner_elements(a)); /* columns that no part reads stay without gradient */
+    for (int32_t j = 0; j < a->n_parts; j++)
+        part_backward(&k, &a->part[j], saved, du);
+    if (dt_tensor_present(&a->lora_a)) /* dA += du^T mask(x) */
+        accumulate(&k, k.R, a->x.shape[1], a->T, 1, dtp_operand_f32(du, k.R, DTP_T), masked_x(&k), a->dlora_a.data,
+                   a->dlora_a.stride[0]);
     if (dt_tensor_present(&a->dx))
-        input_gradient(exec, a, &b);
+        input_gradient(&k, du);
     return DT_OK;
 }
 
