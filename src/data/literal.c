@@ -175,17 +175,23 @@ static json_t *parse_list(parser *s, char close)
     return list;
 }
 
+/* One `key: value` of a dictionary. */
+static bool parse_entry(parser *s, json_t *object)
+{
+    json_t *key = parse_value(s), *value = NULL;
+    bool good = json_is_string(key) && strlen(json_string_value(key)) == json_string_length(key) && take(s, ':') &&
+                (value = parse_value(s)) != NULL &&
+                json_object_set_new_nocheck(object, json_string_value(key), value) == 0;
+    json_decref(key);
+    return good;
+}
+
 static json_t *parse_dictionary(parser *s)
 {
     json_t *object = json_object();
     s->p++;
     while (object && !take(s, '}')) {
-        json_t *key = parse_value(s), *value = NULL;
-        if (key && json_is_string(key) && take(s, ':'))
-            value = parse_value(s);
-        bool good = value && strlen(json_string_value(key)) == json_string_length(key) &&
-                    json_object_set_new_nocheck(object, json_string_value(key), value) == 0;
-        json_decref(key);
+        bool good = parse_entry(s, object);
         if (good && take(s, ','))
             continue;
         if (good && take(s, '}'))
