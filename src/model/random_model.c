@@ -15,7 +15,9 @@
 
 enum { BLOCK = 1 << 14, BLOCKS = 256 }; /* elements of a parallel block, blocks between two writes */
 
-typedef enum { NORMAL, ONES, ZEROS, LOG_UNIFORM } kind;
+enum { LEVELS = 1 << 16 };
+
+typedef enum { NORMAL, ONES, ZEROS, LOG_UNIFORM, KINDS } kind;
 
 typedef struct {
     char name[DT_MAX_NAME];
@@ -31,7 +33,8 @@ typedef struct {
     dt_st_spec *spec;
     size_t n;
     uint64_t done, total;
-    unsigned char *out; /* BLOCKS * BLOCK elements */
+    unsigned char *out;     /* BLOCKS * BLOCK elements */
+    float (*table)[LEVELS]; /* [KINDS] the values a 16-bit number stands for */
 } generator;
 
 static kind kind_of(const dt_weight_info *info)
@@ -44,41 +47,47 @@ static kind kind_of(const dt_weight_info *info)
     }
 }
 
-/* (0, 1] with 24 bits. */
-static float unit(uint32_t word)
+/* Quantiles of the normal distribution at (i + 1/2) / 65536, in units of `range`: by Newton's method from the middle
+ * outwards, each from its neighbour. */
+static void make_quantiles(float *out, float range)
 {
-    return (float)((word >> 8) + 1) * 0x1p-24f;
+    const double pi = 3.14159265358979323846;
+    double x = 0;
+    for (int i = LEVELS / 2; i < LEVELS; i++) {
+        const double upper = 1 - (i + 0.5) / LEVELS; /* the probability to be above x */
+        for (int step = 0; step < 6; step++)
+            x += (0.5 * erfc(x / sqrt(2)) - upper) * sqrt(2 * pi) * exp(0.5 * x * x);
+        out[i] = (float)(range * x);
+        out[LEVELS - 1 - i] = -out[i];
+    }
 }
 
-/* Four numbers of the kind. */
-static void four(kind k, dt_philox_block r, float range, float out[4])
+static void make_log_uniform(float *out)
 {
-    const float two_pi = 6.28318530717958647692f;
-    for (int i = 0; i < 4; i += 2) {
-        if (k == LOG_UNIFORM) {
-            out[i] = logf(16 * unit(r.word[i]));
-            out[i + 1] = logf(16 * unit(r.word[i + 1]));
-        } else { /* Box and Muller: two words make two normal numbers */
-            const float length = range * sqrtf(-2 * logf(unit(r.word[i]))), angle = two_pi * unit(r.word[i + 1]);
-            out[i] = length * cosf(angle);
-            out[i + 1] = length * sinf(angle);
-        }
-    }
+    for (int i = 0; i < LEVELS; i++)
+        out[i] = (float)log(16 * (i + 0.5) / LEVELS);
+}
+
+static void make_tables(generator *g)
+{
+    make_quantiles(g->table[NORMAL], g->range);
+    make_log_uniform(g->table[LOG_UNIFORM]);
+    for (int i = 0; i < LEVELS; i++)
+        g->table[ONES][i] = 1; /* ZEROS is zero as it is */
 }
 
 static void fill_block(const generator *g, const entry *e, int64_t first, int64_t n, void *to)
 {
-    const kind k = kind_of(&e->info);
+    const float *table = g->table[kind_of(&e->info)];
     const uint32_t tag = 0x494e4954u; /* "INIT" */
     float values[BLOCK];
-    for (int64_t i = 0; i < n; i += 4) {
-        const uint64_t at = (uint64_t)(first + i) / 4;
-        float number[4] = {0, 0, 0, 0};
-        if (k == ONES)
-            number[0] = number[1] = number[2] = number[3] = 1;
-        else if (k != ZEROS)
-            four(k, dt_philox(g->options->seed, (uint32_t)at, e->number, (uint32_t)(at >> 32), tag), g->range, number);
-        memcpy(values + i, number, sizeof number); /* BLOCK is a multiple of 4 */
+    for (int64_t i = 0; i < n; i += 8) {
+        const uint64_t at = (uint64_t)(first + i) / 8;
+        const dt_philox_block r = dt_philox(g->options->seed, (uint32_t)at, e->number, (uint32_t)(at >> 32), tag);
+        for (int k = 0; k < 4; k++) { /* BLOCK is a multiple of 8 */
+            values[i + 2 * k] = table[r.word[k] & 0xffff];
+            values[i + 2 * k + 1] = table[r.word[k] >> 16];
+        }
     }
     dtp_narrow(to, g->dtype, values, (size_t)n);
 }
@@ -174,15 +183,18 @@ dt_status dtp_random_model(const dt_random_model_options *o, dt_err *err)
     g.entry = dtp_calloc(most, sizeof *g.entry);
     g.spec = dtp_calloc(most, sizeof *g.spec);
     g.out = dtp_calloc((size_t)BLOCKS * BLOCK, sizeof(float));
-    if (!g.entry || !g.spec || !g.out) {
+    g.table = dtp_calloc(KINDS, sizeof *g.table);
+    if (!g.entry || !g.spec || !g.out || !g.table) {
         status = dt_fail(err, DT_E_NOMEM, "%s: no memory to make a random model", o->folder);
     } else {
+        make_tables(&g);
         list_tensors(&g, c);
         status = write_whole(&g, err);
     }
     free(g.entry);
     free(g.spec);
     free(g.out);
+    free(g.table);
     dtp_config_free(c);
     return status;
 }

@@ -17,8 +17,9 @@ typedef struct dt_random_model_options {
 
 /* Weights in the config's dtype (BF16 when it has none), as the reference initialises them: matrices and the
  * convolution normal with initializer_range, norms 0 (offsets from one), the gated norm and dt_bias 1, A_log =
- * ln(uniform(0, 16)). Element i of tensor n (layer * DT_LAYER_WEIGHTS + id; outer tensors after the last layer) comes
- * from Philox(seed, counter {i / 4, n, i / 4 >> 32, "INIT"}): the same bytes for any number of threads. Streams; memory
+ * ln(uniform(0, 16)). Each value is one of 65,536 quantiles of its distribution, chosen by 16 bits: element i of tensor
+ * n (layer * DT_LAYER_WEIGHTS + id; outer tensors after the last layer) takes half i % 2 (low first) of word i % 8 / 2
+ * of Philox(seed, counter {i / 8, n, i / 8 >> 32, "INIT"}). The same bytes for any number of threads. Streams; memory
  * is a few MiB. Errors: those of the config reader; DT_E_ARG when the folder exists; DT_E_IO. */
 dt_status dtp_random_model(const dt_random_model_options *options, dt_err *err);
 
