@@ -3,7 +3,7 @@
 
     python3 tools/make_template_cases.py
 
-A second, independent implementation of the chat template, as plain as the description in docs/data-formats.md: whole
+A second, independent implementation of the chat template, as plain as the description in docs/text.md: whole
 strings, no cleverness, and the sample tokenizer run by the `tokenizers` package. Expected texts that matter most are
 also spelled out by hand below and asserted.
 """

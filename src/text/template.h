@@ -1,5 +1,5 @@
 /* The chat template `qwen3_5`: a conversation becomes text, token ids and labels, byte for byte and label for label
- * as the incumbent trainer encodes it for fine-tuning (docs/data-formats.md).
+ * as the incumbent trainer encodes it for fine-tuning (docs/text.md).
  * Not for: reading rows (data/rows.h fills the conversation), truncation and packing (data/). */
 #ifndef DT_TEXT_TEMPLATE_H
 #define DT_TEXT_TEMPLATE_H
