@@ -102,4 +102,28 @@ static inline json_t *run_log(const char *run)
     return lines;
 }
 
+/* Same bytes in FOLDER_A/NAME and FOLDER_B/NAME. */
+static inline void same_file(const char *folder_a, const char *folder_b, const char *name)
+{
+    char *path[2] = {dtp_path_join(folder_a, name), dtp_path_join(folder_b, name)}, *data[2];
+    size_t length[2];
+    dt_err err = {0};
+    for (int i = 0; i < 2; i++)
+        assert_ok(dtp_read_file(path[i], 0, &data[i], &length[i], &err), &err);
+    if (length[0] != length[1] || memcmp(data[0], data[1], length[0]) != 0)
+        fail_msg("%s and %s differ", path[0], path[1]);
+    for (int i = 0; i < 2; i++) {
+        free(path[i]);
+        free(data[i]);
+    }
+}
+
+static inline bool in_folder(const char *folder, const char *name)
+{
+    char *path = dtp_path_join(folder, name);
+    bool there = access(path, F_OK) == 0;
+    free(path);
+    return there;
+}
+
 #endif
