@@ -7,6 +7,7 @@
 #include "core/test.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

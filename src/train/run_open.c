@@ -268,6 +268,8 @@ static dt_status open_folder(dt_run *run, dt_err *err)
         st = dt_fail(err, DT_E_NOMEM, "%s: out of memory", run->folder);
     if (st == DT_OK)
         st = dtp_python_save(c->values, args, false, err);
+    if (st == DT_OK && run->val_set && c->split_dataset_ratio > 0)
+        st = dtp_dataset_write_rows(run->val_set, val, err);
     free(args);
     free(val);
     if (st != DT_OK)

@@ -1,0 +1,315 @@
+/* What must survive: kill -9 at any moment, a full disk, a folder that cannot be written, signals, numbers that are not
+ * finite, too little memory. */
+#include "program.h"
+
+#include "model/safetensors.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <time.h>
+
+static const char common[] = "sft --model " DT_TEST_DATA "/tiny_dense/model --dataset " DT_TEST_DATA
+                             "/tiny_dense/tokens.jsonl --threads 1 --device cpu --report_to none --disable_tqdm true "
+                             "--padding_free true --per_device_train_batch_size 2 --gradient_accumulation_steps 1 "
+                             "--logging_steps 1";
+
+static char *arguments_for(const char *output, const char *more)
+{
+    return dtp_format("%s --output_dir %s/%s %s", common, program_folder, output, more);
+}
+
+/* Starts the program in the background; returns its process id. */
+static pid_t start(const char *arguments)
+{
+    char *command = dtp_format("exec %s %s >%s/output 2>&1", DT_PROGRAM, arguments, program_folder);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    free(command);
+    assert_true(pid > 0);
+    return pid;
+}
+
+static int wait_for(pid_t pid)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* Waits until logging.jsonl of OUTPUT's run v0 has a line; false when the program ended before. */
+static bool has_started(const char *output, pid_t pid)
+{
+    for (int i = 0; i < 3000; i++) {
+        char *command = dtp_format("test -s %s/%s/logging.jsonl", program_folder, output);
+        bool started = system(command) == 0;
+        free(command);
+        if (started)
+            return true;
+        if (waitpid(pid, NULL, WNOHANG) == pid)
+            return false;
+        pause_ms(10);
+    }
+    return false;
+}
+
+/* Every folder called checkpoint-N is complete: all files there, every tensor file readable. Returns the highest N. */
+static int check_folders(const char *output)
+{
+    char *folder = dtp_format("%s/%s", program_folder, output);
+    static const char *const files[] = {"adapter_config.json",       "args.json",
+                                        "trainer_state.json",        "README.md",
+                                        "adapter_model.safetensors", "training_state.safetensors"};
+    int highest = -1;
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        if (strncmp(entry->d_name, "checkpoint-", 11) != 0)
+            continue;
+        int step = atoi(entry->d_name + 11);
+        highest = step > highest ? step : highest;
+        char *checkpoint = dtp_path_join(folder, entry->d_name);
+        for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+            char *path = dtp_path_join(checkpoint, files[i]);
+            dt_err err = {0};
+            if (i < 4) {
+                assert_true(dtp_file_exists(path));
+            } else {
+                dt_st *file = NULL;
+                assert_ok(dtp_st_open(&file, path, &err), &err);
+                dtp_st_close(file);
+            }
+            free(path);
+        }
+        free(checkpoint);
+    }
+    if (dir)
+        closedir(dir);
+    free(folder);
+    return highest;
+}
+
+/* P-90: twenty kills while every step is saved; the run that resumes after all of them ends as if nothing happened. */
+static void kill_at_any_moment(void **state)
+{
+    (void)state;
+    enum { last = 400 };
+    char *whole = arguments_for("whole", "--max_steps 400 --save_steps 400 --lora_rank 4 --add_version false");
+    program_succeeds(whole);
+    free(whole);
+    unsigned seed = 20240607;
+    int reached = 0, kills = 0;
+    for (int i = 0; i < 20; i++) {
+        char *more =
+            dtp_format("--max_steps 400 --save_steps 1 --save_total_limit 2 --lora_rank 4 --add_version false %s",
+                       reached > 0 ? "--resume_from_checkpoint latest" : "");
+        char *arguments = arguments_for("killed", more);
+        pid_t pid = start(arguments);
+        pause_ms(60 + rand_r(&seed) % 250);
+        kill(pid, SIGKILL);
+        kills += wait_for(pid) == 128 + SIGKILL;
+        int step = check_folders("killed");
+        assert_true(step >= reached || step == -1);
+        reached = step > reached ? step : reached;
+        free(arguments);
+        free(more);
+    }
+    assert_true(kills > 0);
+    print_message("%d kills, step %d reached\n", kills, reached);
+    char *rest = arguments_for("killed", "--max_steps 400 --save_steps 400 --lora_rank 4 --add_version false "
+                                         "--resume_from_checkpoint latest");
+    if (reached > 0 && reached < last)
+        program_succeeds(rest);
+    free(rest);
+    char *a = dtp_format("%s/whole/checkpoint-%d", program_folder, last);
+    char *b = dtp_format("%s/killed/checkpoint-%d", program_folder, last);
+    same_file(a, b, "adapter_model.safetensors");
+    free(a);
+    free(b);
+}
+
+/* A file size limit stands for the full disk: the state does not fit, everything smaller does. */
+static void a_full_disk_loses_nothing(void **state)
+{
+    (void)state;
+    char *first = arguments_for("disk", "--max_steps 4 --save_steps 2 --add_version false");
+    program_succeeds(first);
+    free(first);
+    char *second = arguments_for("disk", "--max_steps 8 --save_steps 2 --add_version false "
+                                         "--resume_from_checkpoint latest");
+    program_fails("ulimit -f 400;", second, 1, "checkpoint-6 is not saved");
+    char *text = program_output();
+    assert_non_null(strstr(text, "File too large"));
+    free(text);
+    assert_int_equal(check_folders("disk"), 4);
+    char *folder = dtp_format("%s/disk", program_folder);
+    assert_false(in_folder(folder, "tmp-checkpoint-6"));
+    program_succeeds(second);
+    assert_int_equal(check_folders("disk"), 8);
+    free(folder);
+    free(second);
+}
+
+static void a_folder_that_cannot_be_written(void **state)
+{
+    (void)state;
+    char *arguments = dtp_format("%s --output_dir /proc/deltune --max_steps 1", common);
+    program_fails("", arguments, 1, "/proc/deltune");
+    free(arguments);
+    char *file = dtp_format("%s/file", program_folder);
+    dt_err err = {0};
+    assert_ok(dtp_write_file(file, "x", 1, &err), &err);
+    arguments = arguments_for("file", "--max_steps 1");
+    program_fails("", arguments, 1, "file");
+    free(arguments);
+    free(file);
+    if (geteuid() == 0)
+        return; /* root may write anywhere */
+    char *locked = dtp_format("%s/locked", program_folder);
+    assert_int_equal(mkdir(locked, 0555), 0);
+    arguments = arguments_for("locked", "--max_steps 1");
+    program_fails("", arguments, 1, "Permission denied");
+    free(arguments);
+    free(locked);
+}
+
+static void stops_on_a_signal(int signal_number, const char *output)
+{
+    char *more = dtp_format("--max_steps 100000 --save_steps 100000 --lora_rank 4 --add_version false");
+    char *arguments = arguments_for(output, more);
+    pid_t pid = start(arguments);
+    assert_true(has_started(output, pid));
+    kill(pid, signal_number);
+    int code = wait_for(pid);
+    char *text = program_output();
+    if (code != 128 + signal_number || !strstr(text, "--resume_from_checkpoint"))
+        fail_msg("exit code %d, expected %d\n%s", code, 128 + signal_number, text);
+    free(text);
+    int step = check_folders(output);
+    assert_true(step > 0);
+    free(arguments);
+    free(more);
+    /* and it goes on from there */
+    more = dtp_format("--max_steps %d --lora_rank 4 --add_version false --resume_from_checkpoint latest", step + 2);
+    arguments = arguments_for(output, more);
+    program_succeeds(arguments);
+    assert_int_equal(check_folders(output), step + 2);
+    free(arguments);
+    free(more);
+}
+
+static void signals(void **state)
+{
+    (void)state;
+    stops_on_a_signal(SIGINT, "interrupted");
+    stops_on_a_signal(SIGTERM, "terminated");
+}
+
+static void the_second_signal_leaves_at_once(void **state)
+{
+    (void)state;
+    char *arguments = dtp_format("%s --output_dir %s/twice --max_steps 100000 --lora_rank 4 --add_version false",
+                                 common, program_folder);
+    pid_t pid = start(arguments);
+    assert_true(has_started("twice", pid));
+    kill(pid, SIGINT);
+    kill(pid, SIGTERM); /* another number, because two of one kind may arrive as one */
+    assert_int_equal(wait_for(pid), 128 + SIGTERM);
+    char *text = program_output();
+    assert_null(strstr(text, "stopped by")); /* it did not finish its step */
+    free(text);
+    check_folders("twice"); /* whatever is called checkpoint-N is complete */
+    free(arguments);
+}
+
+/* A copy of the tiny model with one weight made infinite. */
+static char *broken_model(const char *tensor)
+{
+    char *folder = dtp_format("%s/broken", program_folder);
+    char *command = dtp_format("cp -r %s/tiny_dense/model %s && chmod -R u+w %s", DT_TEST_DATA, folder, folder);
+    assert_int_equal(system(command), 0);
+    char *path = dtp_path_join(folder, "model.safetensors");
+    dt_st *file = NULL;
+    dt_err err = {0};
+    assert_ok(dtp_st_open(&file, path, &err), &err);
+    const dt_st_tensor *found = dtp_st_find(file, tensor), *first = dtp_st_at(file, 0);
+    assert_non_null(found);
+    uint64_t header = 0;
+    FILE *raw = fopen(path, "r+b");
+    assert_int_equal(fread(&header, 1, 8, raw), 8);
+    long offset = (long)(8 + header) + (long)((const char *)found->data - (const char *)first->data);
+    const uint32_t infinity_f32 = 0x7f800000;
+    const uint16_t infinity_bf16 = 0x7f80;
+    fseek(raw, offset, SEEK_SET);
+    if (found->dtype == DT_BF16)
+        fwrite(&infinity_bf16, 1, 2, raw);
+    else
+        fwrite(&infinity_f32, 1, 4, raw);
+    fclose(raw);
+    dtp_st_close(file);
+    free(path);
+    free(command);
+    return folder;
+}
+
+/* P-31: named by step, tensor and device; nothing saved; --on_nonfinite skip counts and goes on. */
+static void not_finite(void **state)
+{
+    (void)state;
+    char *model = broken_model("model.layers.1.mlp.up_proj.weight");
+    char *more = dtp_format("--model %s --max_steps 3 --save_steps 1 --add_version false --lora_rank 4", model);
+    char *arguments = arguments_for("infinite", more);
+    program_fails("", arguments, 1, "step 1: the loss is not finite on cpu; first in the output of layer 1");
+    assert_int_equal(check_folders("infinite"), -1);
+    free(arguments);
+    free(more);
+    more = dtp_format("--model %s --max_steps 3 --save_steps 1 --add_version false --lora_rank 4 --on_nonfinite skip",
+                      model);
+    arguments = arguments_for("skipped", more);
+    program_succeeds(arguments);
+    char *text = program_output();
+    assert_non_null(strstr(text, "no update (3 so far)"));
+    assert_non_null(strstr(text, "'nonfinite_steps': 3"));
+    free(text);
+    char *one = dtp_format("%s/skipped/checkpoint-1", program_folder);
+    char *three = dtp_format("%s/skipped/checkpoint-3", program_folder);
+    same_file(one, three, "adapter_model.safetensors"); /* no step changed anything */
+    free(one);
+    free(three);
+    free(arguments);
+    free(more);
+    free(model);
+}
+
+/* P-44: need and limit are named before step 1, and before anything is written. */
+static void too_little_memory(void **state)
+{
+    (void)state;
+    char *arguments = arguments_for("small", "--max_steps 1 --memory_limit 1MB --gradient_checkpointing auto");
+    program_fails("", arguments, 1, "the largest batch has");
+    char *folder = dtp_format("%s/small", program_folder);
+    assert_false(dtp_is_folder(folder));
+    free(folder);
+    free(arguments);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kill_at_any_moment),
+        cmocka_unit_test(a_full_disk_loses_nothing),
+        cmocka_unit_test(a_folder_that_cannot_be_written),
+        cmocka_unit_test(signals),
+        cmocka_unit_test(the_second_signal_leaves_at_once),
+        cmocka_unit_test(not_finite),
+        cmocka_unit_test(too_little_memory),
+    };
+    return cmocka_run_group_tests(tests, program_setup, program_teardown);
+}
