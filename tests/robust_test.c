@@ -221,7 +221,8 @@ static void the_second_signal_leaves_at_once(void **state)
     assert_true(has_started("twice", pid));
     kill(pid, SIGINT);
     kill(pid, SIGTERM); /* another number, because two of one kind may arrive as one */
-    assert_int_equal(wait_for(pid), 128 + SIGTERM);
+    int code = wait_for(pid);
+    assert_true(code == 128 + SIGINT || code == 128 + SIGTERM); /* whichever the kernel delivers second */
     char *text = program_output();
     assert_null(strstr(text, "stopped by")); /* it did not finish its step */
     free(text);
