@@ -2,20 +2,9 @@
 
 #include "core/json.h"
 #include "data/order.h"
+#include "data/test_data.h"
 
 /* tests/data/data/order.json: the same rules in Python with numpy's own generators (order.py). */
-
-static uint32_t crc32_words(const uint32_t *words, size_t n)
-{
-    uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < n; i++)
-        for (int shift = 0; shift < 32; shift += 8) {
-            crc ^= words[i] >> shift & 0xff;
-            for (int bit = 0; bit < 8; bit++)
-                crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-        }
-    return ~crc;
-}
 
 static void compare(const dt_order *order, const json_t *golden, const char *part, const char *size, const char *crc)
 {
@@ -23,7 +12,7 @@ static void compare(const dt_order *order, const json_t *golden, const char *par
     const json_t *rows = json_object_get(golden, part);
     for (size_t i = 0; i < json_array_size(rows); i++)
         assert_int_equal(order->row[i], json_integer_value(json_array_get(rows, i)));
-    assert_int_equal(crc32_words(order->row, order->n), (uint32_t)json_integer_value(json_object_get(golden, crc)));
+    assert_int_equal(test_crc32(order->row, order->n), (uint32_t)json_integer_value(json_object_get(golden, crc)));
 }
 
 static void equals_numpy(void **state)

@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/rng.h"
 #include "data/packing.h"
+#include "data/test_data.h"
 
 #include <sys/resource.h>
 #include <time.h>
@@ -116,18 +117,6 @@ static void equals_the_plain_definition(void **state)
 
 /* ---- tests/data/data/packing.json: written by order.py, checked there against the package binpacking ---- */
 
-static uint32_t crc32_words(const uint32_t *words, size_t n)
-{
-    uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < n; i++)
-        for (int shift = 0; shift < 32; shift += 8) {
-            crc ^= words[i] >> shift & 0xff;
-            for (int bit = 0; bit < 8; bit++)
-                crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-        }
-    return ~crc;
-}
-
 static uint32_t number(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
@@ -145,10 +134,10 @@ static void check_golden(const json_t *golden)
     uint32_t *lengths = random_lengths(number(golden, "seed"), n, number(golden, "low"), number(golden, "high"));
     dt_packs packs = plan(lengths, n, options);
     assert_int_equal(packs.n_packs, number(golden, "n_packs"));
-    assert_int_equal(crc32_words(packs.member, n), number(golden, "member_crc"));
+    assert_int_equal(test_crc32(packs.member, n), number(golden, "member_crc"));
     for (size_t p = 0; p < packs.n_packs; p++)
         lengths[p] = (uint32_t)SAMPLES_OF(&packs, p);
-    assert_int_equal(crc32_words(lengths, packs.n_packs), number(golden, "size_crc"));
+    assert_int_equal(test_crc32(lengths, packs.n_packs), number(golden, "size_crc"));
     const json_t *explicit_packs = json_object_get(golden, "packs");
     for (size_t p = 0; p < json_array_size(explicit_packs); p++)
         for (size_t i = 0; i < json_array_size(json_array_get(explicit_packs, p)); i++)

@@ -97,13 +97,14 @@ static column find(const reading *r, const char *const *names)
                 found.name = name;
             continue;
         }
-        if (standard)
+        bool is_standard = !strcasecmp(known, names[0]);
+        if (standard && !is_standard)
             continue;
-        standard = !strcasecmp(known, names[0]);
+        count = is_standard && !standard ? 1 : count + 1;
+        standard = is_standard;
         found.other = found.name;
         found.name = name;
         found.value = value;
-        count = standard ? 1 : count + 1;
     }
     if (count > 1) {
         found.ambiguous = true;

@@ -265,6 +265,9 @@ static void columns(void **state)
     options.columns = "{\"a\": \"query\", \"b\": \"query\"}"; /* both there: none is renamed */
     row_with(state, options, "{\"a\": \"1\", \"b\": \"2\", \"response\": \"A\"}", "assistant:A");
     row_with(state, options, "{\"b\": \"2\", \"response\": \"A\"}", "user:2|assistant:A");
+    options.columns = "{\"a\": \"query\"}"; /* the name is taken already */
+    row_with(state, options, "{\"a\": \"1\", \"query\": \"2\", \"response\": \"A\"}",
+             "BAD columns \"a\" and \"query\" could both be the query; name one with --columns");
     dt_rows *rows;
     dt_err err = {0};
     char *path = test_write(*state, "x.jsonl", "");

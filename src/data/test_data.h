@@ -35,4 +35,17 @@ static inline char *test_write(const char *folder, const char *name, const char 
     return path;
 }
 
+/* CRC-32 (zlib's) of little-endian words: order.py prints whole permutations and plans as one such number. */
+static inline uint32_t test_crc32(const uint32_t *words, size_t n)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < n; i++)
+        for (int shift = 0; shift < 32; shift += 8) {
+            crc ^= words[i] >> shift & 0xff;
+            for (int bit = 0; bit < 8; bit++)
+                crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+        }
+    return ~crc;
+}
+
 #endif
