@@ -32,8 +32,10 @@ void dtp_check_rows(dt_check *c, const char *name, const dt_tensor *t, dt_kind k
 /* Boundaries: 0 = first <= ... <= last = T, T <= T_cap, and `rows` of the tensors == T_cap. */
 void dtp_check_seqs(dt_check *c, const char *name, const dt_seqs *s, int64_t rows);
 void dtp_check_used_rows(dt_check *c, int64_t T, int64_t rows);
-/* Any other rule. */
-void dtp_check_that(dt_check *c, bool holds, dt_status status, const char *format, ...) DT_PRINTF(4, 5);
+/* Any other rule: dtp_check_that(c, holds, status, format, ...). A macro, so that a rule that holds costs its condition
+ * only: checks are on the way into every call. */
+#define dtp_check_that(c, holds, ...) ((holds) ? (void)0 : dtp_check_failed(c, __VA_ARGS__))
+void dtp_check_failed(dt_check *c, dt_status status, const char *format, ...) DT_PRINTF(3, 4);
 
 #define DT_EXTENT(...)    ((const int64_t[]){__VA_ARGS__})
 #define DT_2D(a, b)       2, DT_EXTENT(a, b)
