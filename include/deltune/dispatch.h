@@ -34,10 +34,11 @@ DT_API dt_status dt_ctx_register(dt_ctx *ctx, const dt_provider *provider, const
  */
 DT_API dt_status dt_ctx_load_plugin(dt_ctx *ctx, const char *file, uint32_t flags, dt_registration **registration_out,
                                     dt_err *err);
-/* Loads what a colon-separated list names: files, and in folders the files "libdeltune-*.so". `device` keeps a run
- * from opening libraries it has no use for: "libdeltune-cuda*.so" in a folder is opened for DT_DEVICE_CUDA only.
- * A file that fails is an attempt with a reason (and one warning), not an error. */
-DT_API dt_status dt_ctx_load_plugin_path(dt_ctx *ctx, const char *path, dt_device_kind device, dt_err *err);
+/* Loads what a colon-separated list names: files, and in folders the files "libdeltune-*.so", in the order of their
+ * names. `devices` (bit 1 << dt_device_kind) keeps a run from opening libraries it has no use for:
+ * "libdeltune-cuda*.so" in a folder is opened only with the bit of DT_DEVICE_CUDA. A file that fails is an attempt with
+ * a reason (and one warning), not an error. */
+DT_API dt_status dt_ctx_load_plugin_path(dt_ctx *ctx, const char *path, uint32_t devices, dt_err *err);
 /* Takes the provider out; its slots go back to what they were without it. Errors: DT_E_BUSY while a saved context or a
  * running call refers to it. On success the registration is gone. */
 DT_API dt_status dt_ctx_unregister(dt_ctx *ctx, dt_registration *registration, dt_err *err);
@@ -125,6 +126,15 @@ DT_API dt_status dt_ctx_add_holder(dt_ctx *ctx, dt_op op, dt_device_kind device,
 DT_API void dt_ctx_remove_holder(dt_ctx *ctx, dt_holder_fn notify, void *user);
 
 /* ---- the record ---- */
+
+/* The i-th entry of a slot in the order it is asked, overrides first; false after the last. */
+typedef struct dt_candidate_info {
+    const char *provider, *version, *file; /* live until the slot changes */
+    bool is_override, available;
+    uint32_t caps;
+    char why[256]; /* why it is unavailable, or lacks a capability it claims */
+} dt_candidate_info;
+DT_API bool dt_ctx_candidate_info(dt_ctx *ctx, dt_op op, dt_device_kind device, size_t i, dt_candidate_info *info_out);
 
 /* Every candidate of the slot in the order they are asked, one a line, with its reason for not taking this call.
  * args NULL: without a call. Writes at most `size` bytes, always NUL-terminated. */

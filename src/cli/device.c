@@ -1,14 +1,20 @@
 #include "cli/device.h"
 
+#include "core/file.h"
 #include "core/log.h"
 
+#include <deltune/dispatch.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const dt_arg_spec specs[] = {
     {"device", DT_ARG_STRING, "auto", NULL, "auto, cpu, cuda or cuda:N."},
     {"threads", DT_ARG_INT, "0", NULL, "CPU threads; 0 = as many as the process may use."},
-    {"provider", DT_ARG_LIST, "", NULL, "Who serves the operators: NAME for all of them, OP=NAME for one, or auto."},
+    {"provider", DT_ARG_LIST, "", NULL,
+     "Who serves the operators: NAME for all of them, OP=NAME for one, or auto. Environment: DELTUNE_PROVIDER."},
+    {"plugin", DT_ARG_LIST, "", NULL,
+     "Provider plug-ins to load. Environment: DELTUNE_PLUGIN_PATH, files and folders separated by colons."},
 };
 const dt_arg_group dtp_device_arguments = DT_ARG_GROUP("Device", specs);
 
@@ -51,13 +57,65 @@ static dt_status create(dt_exec **out, dt_ctx *ctx, const char *device, int thre
     return err ? err->status : DT_E_UNAVAILABLE;
 }
 
+/* PREFIX/lib/deltune beside PREFIX/bin/deltune: where an installation keeps its plug-ins. */
+static char *installed_plugins(void)
+{
+    char exe[4096];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n <= 0)
+        return NULL;
+    exe[n] = '\0';
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(exe, '/');
+        if (!slash)
+            return NULL;
+        *slash = '\0';
+    }
+    return dtp_path_join(exe, "lib/deltune");
+}
+
+/* Plug-ins from folders, for the devices the run may use and no others: a CPU run opens no accelerator library. */
+static dt_status load_found(dt_ctx *ctx, const char *device, dt_err *err)
+{
+    char *installed = installed_plugins();
+    const char *paths[] = {installed && dtp_is_folder(installed) ? installed : NULL, getenv("DELTUNE_PLUGIN_PATH")};
+    uint32_t devices = strcmp(device, "auto") == 0 ? ~0u : 1u << DT_DEVICE_CPU;
+    for (int kind = 0; kind < DT_DEVICE_KINDS; kind++) {
+        const char *name = dt_device_name((dt_device_kind)kind);
+        if (strncmp(device, name, strlen(name)) == 0)
+            devices |= 1u << kind;
+    }
+    dt_status st = DT_OK;
+    for (size_t i = 0; i < 2 && st == DT_OK; i++)
+        if (paths[i])
+            st = dt_ctx_load_plugin_path(ctx, paths[i], devices, err);
+    free(installed);
+    return st;
+}
+
+static dt_status load_and_choose(dt_ctx *ctx, const dt_args *args, dt_err *err)
+{
+    dt_status st = load_found(ctx, dtp_args_string(args, "device"), err);
+    for (size_t i = 0; i < dtp_args_list_count(args, "plugin") && st == DT_OK; i++)
+        st = dt_ctx_load_plugin(ctx, dtp_args_list_at(args, "plugin", i), 0, NULL, err);
+    const char *environment = getenv("DELTUNE_PROVIDER");
+    if (st == DT_OK && environment && *environment) {
+        st = dt_ctx_choose(ctx, environment, err);
+        if (st != DT_OK)
+            dt_err_prefix(err, "DELTUNE_PROVIDER: ");
+    }
+    for (size_t i = 0; i < dtp_args_list_count(args, "provider") && st == DT_OK; i++)
+        st = dt_ctx_choose(ctx, dtp_args_list_at(args, "provider", i), err);
+    return st;
+}
+
 dt_status dtp_open_device(dt_ctx **ctx_out, dt_exec **exec_out, const dt_args *args, dt_err *err)
 {
     dt_ctx *ctx = NULL;
     dt_exec *exec = NULL;
     dt_status st = dt_ctx_create(&ctx, err);
-    for (size_t i = 0; i < dtp_args_list_count(args, "provider") && st == DT_OK; i++)
-        st = dt_ctx_choose(ctx, dtp_args_list_at(args, "provider", i), err);
+    if (st == DT_OK)
+        st = load_and_choose(ctx, args, err);
     if (st == DT_OK)
         st = create(&exec, ctx, dtp_args_string(args, "device"), (int)dtp_args_int(args, "threads", 0), err);
     if (st != DT_OK) {

@@ -6,7 +6,7 @@
 #include <deltune/operators.h>
 #include <stdio.h>
 
-/* The group {device, threads, provider}. */
+/* The group {device, threads, provider, plugin}. */
 extern const dt_arg_group dtp_device_arguments;
 
 /* A context and an execution context as the arguments ask; device auto takes the best that is there. Free with

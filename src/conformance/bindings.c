@@ -28,65 +28,69 @@
 
 #define ARGS dt_gdn_args
 static const dt_binding gdn_tensors[] = {
-    IN("q", q, true, DT_SLICE_NONE),
-    IN("k", k, true, DT_SLICE_NONE),
-    IN("v", v, true, DT_SLICE_NONE),
-    IN("g", g, false, DT_SLICE_NONE),
-    IN("beta", beta, false, DT_SLICE_NONE),
-    IN("initial_state", initial_state, false, DT_SLICE_NONE),
-    OUT("o", o, true, DT_SLICE_SEQUENCE_HEAD),
-    OUT("final_state", final_state, false, DT_SLICE_STATE_HEAD),
-    UP("do", d_o, true, DT_SLICE_NONE),
-    UP("dht", dfinal_state, false, DT_SLICE_NONE),
-    GRAD("dq", dq, true, DT_SLICE_SEQUENCE_HEAD, false, "q"),
-    GRAD("dk", dk, true, DT_SLICE_SEQUENCE_HEAD, false, "k"),
-    GRAD("dv", dv, true, DT_SLICE_SEQUENCE_HEAD),
-    GRAD("dg", dg, false, DT_SLICE_SEQUENCE_HEAD, true),
-    GRAD("dbeta", dbeta, false, DT_SLICE_SEQUENCE_HEAD, true),
-    GRAD("dinitial_state", dinitial_state, false, DT_SLICE_STATE_HEAD),
+    IN("q", q, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("k", k, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("v", v, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("g", g, false, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("beta", beta, false, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("initial_state", initial_state, false, DT_PLACE_STATE, DT_SLICE_NONE),
+    OUT("o", o, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD),
+    OUT("final_state", final_state, false, DT_PLACE_STATE, DT_SLICE_STATE_HEAD),
+    UP("do", d_o, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    UP("dht", dfinal_state, false, DT_PLACE_STATE, DT_SLICE_NONE),
+    GRAD("dq", dq, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD, false, "q"),
+    GRAD("dk", dk, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD, false, "k"),
+    GRAD("dv", dv, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD),
+    GRAD("dg", dg, false, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD, true),
+    GRAD("dbeta", dbeta, false, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD, true),
+    GRAD("dinitial_state", dinitial_state, false, DT_PLACE_STATE, DT_SLICE_STATE_HEAD),
 };
 #undef ARGS
 #define ARGS dt_causal_conv1d_args
 static const dt_binding conv_tensors[] = {
-    IN("x", x, true, DT_SLICE_NONE),
-    IN("weight", weight, true, DT_SLICE_NONE),
-    IN("bias", bias, true, DT_SLICE_NONE),
-    IN("initial_state", initial_state, true, DT_SLICE_NONE),
-    OUT("y", y, true, DT_SLICE_SEQUENCE),
-    OUT("final_state", final_state, true, DT_SLICE_STATE),
-    UP("dy", dy, true, DT_SLICE_NONE),
-    UP("dfinal_state", dfinal_state, true, DT_SLICE_NONE),
-    GRAD("dx", dx, true, DT_SLICE_SEQUENCE),
-    GRAD("dweight", dweight, false, DT_SLICE_NONE),
-    GRAD("dbias", dbias, false, DT_SLICE_NONE),
-    GRAD("dinitial_state", dinitial_state, true, DT_SLICE_STATE),
+    IN("x", x, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("weight", weight, true, DT_PLACE_PARAM, DT_SLICE_NONE),
+    IN("bias", bias, true, DT_PLACE_PARAM, DT_SLICE_NONE),
+    IN("initial_state", initial_state, true, DT_PLACE_STATE, DT_SLICE_NONE),
+    OUT("y", y, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE),
+    OUT("final_state", final_state, true, DT_PLACE_STATE, DT_SLICE_STATE),
+    UP("dy", dy, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    UP("dfinal_state", dfinal_state, true, DT_PLACE_STATE, DT_SLICE_NONE),
+    GRAD("dx", dx, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE),
+    GRAD("dweight", dweight, false, DT_PLACE_PARAM, DT_SLICE_NONE),
+    GRAD("dbias", dbias, false, DT_PLACE_PARAM, DT_SLICE_NONE),
+    GRAD("dinitial_state", dinitial_state, true, DT_PLACE_STATE, DT_SLICE_STATE),
 };
 #undef ARGS
 #define ARGS dt_rms_norm_args
 static const dt_binding norm_tensors[] = {
-    IN("x", x, true, DT_SLICE_NONE),      IN("weight", weight, true, DT_SLICE_NONE),
-    OUT("y", y, true, DT_SLICE_STATE),    UP("dy", dy, true, DT_SLICE_NONE),
-    GRAD("dx", dx, true, DT_SLICE_STATE), GRAD("dweight", dweight, false, DT_SLICE_NONE),
+    IN("x", x, true, DT_PLACE_ROWS, DT_SLICE_NONE),      IN("weight", weight, true, DT_PLACE_PARAM, DT_SLICE_NONE),
+    OUT("y", y, true, DT_PLACE_ROWS, DT_SLICE_STATE),    UP("dy", dy, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    GRAD("dx", dx, true, DT_PLACE_ROWS, DT_SLICE_STATE), GRAD("dweight", dweight, false, DT_PLACE_PARAM, DT_SLICE_NONE),
 };
 #undef ARGS
 #define ARGS dt_rms_norm_gated_args
 static const dt_binding gated_norm_tensors[] = {
-    IN("x", x, true, DT_SLICE_NONE),           IN("z", z, true, DT_SLICE_NONE),
-    IN("weight", weight, true, DT_SLICE_NONE), OUT("y", y, true, DT_SLICE_STATE),
-    UP("dy", dy, true, DT_SLICE_NONE),         GRAD("dx", dx, true, DT_SLICE_STATE),
-    GRAD("dz", dz, true, DT_SLICE_STATE),      GRAD("dweight", dweight, false, DT_SLICE_NONE),
+    IN("x", x, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("z", z, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("weight", weight, true, DT_PLACE_PARAM, DT_SLICE_NONE),
+    OUT("y", y, true, DT_PLACE_ROWS, DT_SLICE_STATE),
+    UP("dy", dy, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    GRAD("dx", dx, true, DT_PLACE_ROWS, DT_SLICE_STATE),
+    GRAD("dz", dz, true, DT_PLACE_ROWS, DT_SLICE_STATE),
+    GRAD("dweight", dweight, false, DT_PLACE_PARAM, DT_SLICE_NONE),
 };
 #undef ARGS
 #define ARGS dt_attention_args
 static const dt_binding attention_tensors[] = {
-    IN("q", q, true, DT_SLICE_NONE),
-    IN("k", k, true, DT_SLICE_NONE),
-    IN("v", v, true, DT_SLICE_NONE),
-    OUT("o", o, true, DT_SLICE_SEQUENCE_HEAD),
-    UP("do", d_o, true, DT_SLICE_NONE),
-    GRAD("dq", dq, true, DT_SLICE_SEQUENCE_HEAD),
-    GRAD("dk", dk, true, DT_SLICE_SEQUENCE_HEAD),
-    GRAD("dv", dv, true, DT_SLICE_SEQUENCE_HEAD),
+    IN("q", q, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("k", k, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    IN("v", v, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    OUT("o", o, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD),
+    UP("do", d_o, true, DT_PLACE_ROWS, DT_SLICE_NONE),
+    GRAD("dq", dq, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD),
+    GRAD("dk", dk, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD),
+    GRAD("dv", dv, true, DT_PLACE_ROWS, DT_SLICE_SEQUENCE_HEAD),
 };
 #undef ARGS
 

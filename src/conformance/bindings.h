@@ -13,12 +13,20 @@ typedef enum dt_role {
     DT_ROLE_GRADIENT  /* written (or added to) by backward, compared */
 } dt_role;
 
+/* What the tensor's first dimension is. */
+typedef enum dt_place {
+    DT_PLACE_ROWS,  /* tokens */
+    DT_PLACE_STATE, /* samples */
+    DT_PLACE_PARAM  /* neither: a weight; its gradient is added to */
+} dt_place;
+
 typedef struct dt_binding {
     const char *name; /* in the case */
     size_t offset;    /* of the dt_tensor in the argument struct */
     dt_role role;
     bool activation; /* follows the activation dtype (weights too); else F32 */
-    dt_slicing slicing;
+    dt_place place;
+    dt_slicing slicing;      /* of results */
     bool loose;              /* dg, dbeta: differences of large sums, ten times the gradient tolerance */
     const char *apart_input; /* rows where this input is all zero form a slice of their own */
 } dt_binding;
@@ -33,6 +41,11 @@ typedef struct dt_op_binding {
     /* Scalars of `params` into the arguments. */
     dt_status (*params)(void *args, const json_t *params, const char *where, dt_err *err);
 } dt_op_binding;
+
+static inline bool dtp_binding_is_given(const dt_binding *b)
+{
+    return b->role == DT_ROLE_INPUT || b->role == DT_ROLE_UPSTREAM;
+}
 
 /* NULL when single-operator cases of this operator are not defined. */
 const dt_op_binding *dtp_op_binding(dt_op op);

@@ -6,8 +6,7 @@
 #ifndef DT_CONFORMANCE_OP_CASE_H
 #define DT_CONFORMANCE_OP_CASE_H
 
-#include "conformance/compare.h"
-#include <deltune/operators.h>
+#include "conformance/case.h"
 
 enum { DT_CASE_MAX_RESULTS = 16 };
 
@@ -31,6 +30,12 @@ typedef struct dt_case_options {
     const char *provider; /* NULL = whoever the slot chooses */
     dt_dtype activation;  /* DT_F32 or DT_BF16 */
 } dt_case_options;
+
+/* What passes, by dtype and tensor. */
+void dtp_case_tolerances(dt_op op, dt_dtype activation, const dt_binding *binding, dt_comparison_rule *rule_out);
+/* Compares two results for the case's i-th tensor, slice by slice. */
+dt_comparison dtp_case_compare(const dt_case *c, int i, const float *got, const float *expected,
+                               const dt_comparison_rule *rule);
 
 /* The operator a case file is for. Errors as below. */
 dt_status dtp_op_of_case(const char *path, dt_op *op_out, dt_err *err);

@@ -105,7 +105,7 @@ dt_status dt_ctx_load_plugin(dt_ctx *ctx, const char *file, uint32_t flags, dt_r
 }
 
 /* "libdeltune-NAME.so" for a device the run uses: a name that starts with another device's is left alone. */
-static bool wanted(const char *name, dt_device_kind device)
+static bool wanted(const char *name, uint32_t devices)
 {
     static const char prefix[] = "libdeltune-";
     size_t n = strlen(name);
@@ -114,7 +114,7 @@ static bool wanted(const char *name, dt_device_kind device)
     for (int other = 0; other < DT_DEVICE_KINDS; other++) {
         const char *device_name = dt_device_name((dt_device_kind)other);
         if (strncmp(name + sizeof prefix - 1, device_name, strlen(device_name)) == 0)
-            return other == (int)device;
+            return devices >> other & 1;
     }
     return true;
 }
@@ -132,14 +132,14 @@ static void load_or_warn(dt_ctx *ctx, const char *file)
 }
 
 /* In the order of their names, so that it does not depend on the file system. */
-static dt_status load_folder(dt_ctx *ctx, const char *folder, dt_device_kind device, dt_err *err)
+static dt_status load_folder(dt_ctx *ctx, const char *folder, uint32_t devices, dt_err *err)
 {
     DIR *list = opendir(folder);
     char **names = NULL;
     size_t n = 0, capacity = 0;
     bool full = false;
     for (struct dirent *entry; list && !full && (entry = readdir(list)) != NULL;) {
-        if (!wanted(entry->d_name, device))
+        if (!wanted(entry->d_name, devices))
             continue;
         full = !dtp_grow((void **)&names, &capacity, n + 1, sizeof *names) ||
                !(names[n] = dtp_path_join(folder, entry->d_name));
@@ -158,7 +158,7 @@ static dt_status load_folder(dt_ctx *ctx, const char *folder, dt_device_kind dev
     return full ? dt_fail(err, DT_E_NOMEM, "%s: out of memory while listing plug-ins", folder) : DT_OK;
 }
 
-dt_status dt_ctx_load_plugin_path(dt_ctx *ctx, const char *path, dt_device_kind device, dt_err *err)
+dt_status dt_ctx_load_plugin_path(dt_ctx *ctx, const char *path, uint32_t devices, dt_err *err)
 {
     char *copy = dtp_strdup(path), *rest = copy;
     if (!copy)
@@ -168,7 +168,7 @@ dt_status dt_ctx_load_plugin_path(dt_ctx *ctx, const char *path, dt_device_kind 
         if (!item[0])
             continue;
         if (dtp_is_folder(item))
-            status = load_folder(ctx, item, device, err);
+            status = load_folder(ctx, item, devices, err);
         else
             load_or_warn(ctx, item);
     }

@@ -154,6 +154,21 @@ const char *dt_ctx_candidate(dt_ctx *ctx, dt_op op, dt_device_kind device, size_
     return name;
 }
 
+bool dt_ctx_candidate_info(dt_ctx *ctx, dt_op op, dt_device_kind device, size_t i, dt_candidate_info *info_out)
+{
+    dtp_ctx_lock(ctx);
+    const dt_slot_table *table = dtp_slot(ctx, op, device);
+    bool there = table && i < table->n;
+    if (there) {
+        const dt_candidate *c = &table->list[i];
+        *info_out = (dt_candidate_info){
+            c->entry->name, c->entry->version, c->entry->file, i < table->n_overrides, c->available, c->caps, ""};
+        memcpy(info_out->why, c->why, sizeof info_out->why);
+    }
+    dtp_ctx_unlock(ctx);
+    return there;
+}
+
 /* Reasons are computed for this call now, so they are never those of an earlier one. */
 void dt_op_explain(dt_exec *exec, dt_op op, const void *args, bool backward, char *text, size_t size)
 {

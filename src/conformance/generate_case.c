@@ -1,0 +1,180 @@
+#include "conformance/generate_case.h"
+
+#include "core/philox.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_SAMPLES = 6 };
+
+/* A stream of random numbers: one call's. */
+typedef struct dt_draw {
+    uint64_t seed;
+    uint32_t stream, counter;
+} dt_draw;
+
+static uint32_t draw(dt_draw *d)
+{
+    return dt_philox(d->seed, d->counter++, d->stream, 0x6b6974u, 0).word[0];
+}
+
+static int64_t between(dt_draw *d, int64_t low, int64_t high)
+{
+    return low + (int64_t)(draw(d) % (uint64_t)(high - low + 1));
+}
+
+static float uniform(dt_draw *d)
+{
+    return (float)(draw(d) >> 8) * 0x1p-24f;
+}
+
+static float bf16_exact(float x)
+{
+    return dt_bf16_to_f32(dt_f32_to_bf16(x));
+}
+
+/* Roughly normal: the sum of four uniforms, variance 1. */
+static float normal(dt_draw *d)
+{
+    return (uniform(d) + uniform(d) + uniform(d) + uniform(d) - 2) * 1.7320508f;
+}
+
+typedef enum dt_fill { FILL_NORMAL, FILL_DECAY, FILL_UNIT, FILL_SMALL } dt_fill;
+
+static bool add(dt_case *c, dt_draw *d, const char *name, int rank, const int64_t *shape, dt_fill fill)
+{
+    dt_case_tensor *t = dtp_case_add(c, name, rank, shape);
+    if (!t)
+        return false;
+    bool given = dtp_binding_is_given(t->binding);
+    for (int64_t i = 0; given && i < t->count; i++)
+        t->values[i] = bf16_exact(fill == FILL_DECAY   ? -uniform(d) * 0.5f
+                                  : fill == FILL_UNIT  ? uniform(d)
+                                  : fill == FILL_SMALL ? 0.1f * normal(d)
+                                                       : normal(d));
+    return true;
+}
+
+#define SHAPE(...)                                                                                                     \
+    (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                                 \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+
+/* Sample lengths: from a single token to several chunks; now and then empty or of length 1. */
+static int64_t draw_boundaries(dt_draw *d, double size, int32_t *cu)
+{
+    int64_t n = 1 + (int64_t)(size * (double)between(d, 1, MAX_SAMPLES - 1)), longest = 2 + (int64_t)(size * 100);
+    cu[0] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t kind = draw(d) % 8;
+        int64_t length = kind == 0 && size > 0.3   ? 0
+                         : kind == 1               ? 1
+                         : kind == 2 && size > 0.5 ? 64
+                                                   : between(d, 1, longest);
+        cu[i + 1] = cu[i] + (int32_t)length;
+    }
+    if (cu[n] == 0)
+        cu[n] = 1;
+    return n;
+}
+
+static bool make_gdn(dt_case *c, dt_draw *d, double size, int64_t T, int64_t N)
+{
+    static const int64_t widths[] = {64, 128, 32, 128};
+    int64_t Hk = 1 + (int64_t)(size * 2), ratio = 1 + (draw(d) & 1), Hv = Hk * ratio;
+    int64_t K = size < 0.2 ? 64 : widths[draw(d) % 4], V = draw(d) % 4 == 0 ? 64 : K;
+    bool states = size > 0.25 && (draw(d) & 1);
+    bool good = add(c, d, "q", SHAPE(T, Hk, K), FILL_NORMAL) && add(c, d, "k", SHAPE(T, Hk, K), FILL_NORMAL) &&
+                add(c, d, "v", SHAPE(T, Hv, V), FILL_NORMAL) && add(c, d, "g", SHAPE(T, Hv), FILL_DECAY) &&
+                add(c, d, "beta", SHAPE(T, Hv), FILL_UNIT) && add(c, d, "o", SHAPE(T, Hv, V), FILL_NORMAL) &&
+                add(c, d, "do", SHAPE(T, Hv, V), FILL_NORMAL) && add(c, d, "dq", SHAPE(T, Hk, K), FILL_NORMAL) &&
+                add(c, d, "dk", SHAPE(T, Hk, K), FILL_NORMAL) && add(c, d, "dv", SHAPE(T, Hv, V), FILL_NORMAL) &&
+                add(c, d, "dg", SHAPE(T, Hv), FILL_NORMAL) && add(c, d, "dbeta", SHAPE(T, Hv), FILL_NORMAL);
+    if (states)
+        good = good && add(c, d, "initial_state", SHAPE(N, Hv, K, V), FILL_SMALL) &&
+               add(c, d, "final_state", SHAPE(N, Hv, K, V), FILL_SMALL) &&
+               add(c, d, "dht", SHAPE(N, Hv, K, V), FILL_SMALL) &&
+               add(c, d, "dinitial_state", SHAPE(N, Hv, K, V), FILL_SMALL);
+    return good;
+}
+
+static bool make_conv(dt_case *c, dt_draw *d, double size, int64_t T, int64_t N)
+{
+    int64_t C = 8 * between(d, 1, 1 + (int64_t)(size * 20)), W = 4;
+    bool bias = draw(d) & 1, states = size > 0.25 && (draw(d) & 1);
+    bool good = add(c, d, "x", SHAPE(T, C), FILL_NORMAL) && add(c, d, "weight", SHAPE(C, W), FILL_NORMAL) &&
+                add(c, d, "y", SHAPE(T, C), FILL_NORMAL) && add(c, d, "dy", SHAPE(T, C), FILL_NORMAL) &&
+                add(c, d, "dx", SHAPE(T, C), FILL_NORMAL) && add(c, d, "dweight", SHAPE(C, W), FILL_NORMAL);
+    if (bias)
+        good = good && add(c, d, "bias", SHAPE(C), FILL_NORMAL) && add(c, d, "dbias", SHAPE(C), FILL_NORMAL);
+    if (states)
+        good = good && add(c, d, "initial_state", SHAPE(N, C, W), FILL_NORMAL) &&
+               add(c, d, "final_state", SHAPE(N, C, W), FILL_NORMAL) &&
+               add(c, d, "dfinal_state", SHAPE(N, C, W), FILL_NORMAL) &&
+               add(c, d, "dinitial_state", SHAPE(N, C, W), FILL_NORMAL);
+    return good;
+}
+
+static bool make_attention(dt_case *c, dt_draw *d, double size, int64_t T, int64_t N)
+{
+    (void)N;
+    static const int64_t widths[] = {64, 128, 256};
+    int64_t Hk = 1 + (int64_t)(size * 1.5), H = Hk * between(d, 1, 4), D = widths[draw(d) % (size < 0.3 ? 1 : 3)];
+    return add(c, d, "q", SHAPE(T, H, D), FILL_NORMAL) && add(c, d, "k", SHAPE(T, Hk, D), FILL_NORMAL) &&
+           add(c, d, "v", SHAPE(T, Hk, D), FILL_NORMAL) && add(c, d, "o", SHAPE(T, H, D), FILL_NORMAL) &&
+           add(c, d, "do", SHAPE(T, H, D), FILL_NORMAL) && add(c, d, "dq", SHAPE(T, H, D), FILL_NORMAL) &&
+           add(c, d, "dk", SHAPE(T, Hk, D), FILL_NORMAL) && add(c, d, "dv", SHAPE(T, Hk, D), FILL_NORMAL);
+}
+
+static bool make_norm(dt_case *c, dt_draw *d, double size, bool gated)
+{
+    int64_t rows = 1 + (int64_t)(size * 100), D = gated ? 128 : 16 * between(d, 1, 40);
+    bool good = add(c, d, "x", SHAPE(rows, D), FILL_NORMAL) && add(c, d, "weight", SHAPE(D), FILL_NORMAL) &&
+                add(c, d, "y", SHAPE(rows, D), FILL_NORMAL) && add(c, d, "dy", SHAPE(rows, D), FILL_NORMAL) &&
+                add(c, d, "dx", SHAPE(rows, D), FILL_NORMAL) && add(c, d, "dweight", SHAPE(D), FILL_NORMAL);
+    if (gated)
+        good = good && add(c, d, "z", SHAPE(rows, D), FILL_NORMAL) && add(c, d, "dz", SHAPE(rows, D), FILL_NORMAL);
+    return good;
+}
+
+bool dtp_can_generate(dt_op op)
+{
+    return op == DT_OP_GDN || op == DT_OP_CAUSAL_CONV1D || op == DT_OP_ATTENTION || op == DT_OP_RMS_NORM ||
+           op == DT_OP_RMS_NORM_GATED;
+}
+
+static const char *params_of(dt_op op)
+{
+    switch (op) {
+    case DT_OP_GDN: return "{\"scale\": 0.08838834764831845, \"use_qk_l2norm_in_kernel\": true}";
+    case DT_OP_CAUSAL_CONV1D: return "{\"activation\": \"silu\"}";
+    case DT_OP_ATTENTION: return "{\"scale\": 0.08838834764831845, \"causal\": true}";
+    case DT_OP_RMS_NORM: return "{\"eps\": 1e-6, \"zero_centered\": true}";
+    default: return "{\"eps\": 1e-6}";
+    }
+}
+
+dt_status dtp_generate_case(dt_case *out, dt_op op, uint64_t seed, int index, int total, dt_err *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s_seed%llu_%d", dt_op_name(op), (unsigned long long)seed, index);
+    dt_status status = dtp_case_create(out, op, name, params_of(op), err);
+    if (status != DT_OK)
+        return status;
+    dt_draw d = {seed, (uint32_t)index * 64 + (uint32_t)op, 0};
+    double size = total > 1 ? (double)index / (total - 1) : 1;
+    int32_t cu[MAX_SAMPLES + 1];
+    int64_t N = draw_boundaries(&d, size, cu), T = cu[N];
+    bool good = op == DT_OP_GDN             ? make_gdn(out, &d, size, T, N)
+                : op == DT_OP_CAUSAL_CONV1D ? make_conv(out, &d, size, T, N)
+                : op == DT_OP_ATTENTION     ? make_attention(out, &d, size, T, N)
+                                            : make_norm(out, &d, size, op == DT_OP_RMS_NORM_GATED);
+    status = good ? DT_OK : dt_fail(err, DT_E_NOMEM, "%s: out of memory", name);
+    if (status == DT_OK && out->op->seqs_offset)
+        status = dtp_case_set_boundaries(out, cu, N, err);
+    if (status != DT_OK)
+        dtp_case_free(out);
+    return status;
+}
