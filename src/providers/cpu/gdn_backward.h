@@ -22,6 +22,19 @@ typedef struct {
     bool wants_dbefore;     /* dS0 is needed */
 } chunk;
 
+/* One row: dv = beta z; returns z . v. */
+static float store_value_gradient(float *dv, const float *z, const float *v, float beta, int64_t width)
+{
+    vf sum = {0}, factor = vf_set(beta);
+    FOR_EACH_VECTOR(width)
+    {
+        vf x = LOAD(z);
+        sum = vf_fma(x, LOAD(v), sum);
+        STORE(dv, factor * x);
+    }
+    return vf_sum(sum);
+}
+
 /* dV' = scale P^T dO + diag(eta) K dS1;  Z = (I + L)^-T dV';  dV = diag(beta) Z;  dbeta = rowsum(Z o V) + ... */
 static void backward_values(const chunk *c)
 {
@@ -38,7 +51,7 @@ static void backward_values(const chunk *c)
                      .a_col = 1,
                      .b = c->dstate,
                      .ldb = Vp,
-                     .c = s->dcorrected,
+                     .c = s->z,
                      .ldc = Vp,
                      .alpha = 1.0f,
                      .alpha_row = s->eta};
@@ -53,18 +66,19 @@ static void backward_values(const chunk *c)
                       .a_col = GDN_CHUNK,
                       .b = s->d_o,
                       .ldb = Vp,
-                      .c = s->dcorrected,
+                      .c = s->z,
                       .ldc = Vp,
                       .alpha = a->scale,
-                      .d = c->has_dstate ? s->dcorrected : NULL,
+                      .d = c->has_dstate ? s->z : NULL,
                       .ldd = Vp,
                       .beta = 1.0f};
     product_run(&inside);
-    solve_transposed(plan, s, s->z, s->dcorrected, n);
+    solve_transposed(plan, s, s->z, n);
+    const float *v = rows_of(&a->v, c->t, c->head);
+    float *dv = rows_of(&a->dv, c->t, c->head);
     for (int64_t i = 0; i < n; i++)
-        s->dbeta[i] = row_dot(s->z + i * Vp, s->v + i * Vp, Vp);
-    store_tile((float *)a->dv.data + c->t * a->dv.stride[0] + c->head * a->dv.stride[1], a->dv.stride[0], s->z, Vp, n,
-               plan->V, s->beta);
+        s->dbeta[i] =
+            store_value_gradient(dv + i * a->dv.stride[0], s->z + i * Vp, v + i * a->v.stride[0], s->beta[i], plan->V);
 }
 
 /* X = scale low(dO V'^T) o E and M = -slow(Z V'^T) o E: their part of dg and dbeta; adds them to the sums.
@@ -211,7 +225,8 @@ static void backward_after(const chunk *c)
     }
 }
 
-/* dS0 = gamma_last dS1 + [Q; K]^T [scale diag(gamma) dO; -diag(beta gamma) Z] */
+/* dS0 = gamma_last dS1 + [Q; K]^T [scale diag(gamma) dO; -diag(beta gamma) Z]; the transposed state is not needed any
+ * more and its memory takes the right factor. */
 static void backward_state(const chunk *c)
 {
     const dt_gdn_plan *plan = c->plan;
@@ -220,15 +235,15 @@ static void backward_state(const chunk *c)
     float factor[GDN_CHUNK];
     for (int64_t i = 0; i < n; i++)
         factor[i] = -s->beta[i] * s->gamma[i];
-    scale_rows(s->stack, s->d_o, s->scaled_gamma, n, Vp);
-    scale_rows(s->stack + n * Vp, s->z, factor, n, Vp);
+    scale_rows(s->state_t, s->d_o, s->scaled_gamma, n, Vp);
+    scale_rows(s->state_t + n * Vp, s->z, factor, n, Vp);
     product g = {.m = plan->K,
                  .n = Vp,
                  .k = 2 * n,
                  .a = s->q,
                  .a_row = 1,
                  .a_col = plan->Kp,
-                 .b = s->stack,
+                 .b = s->state_t,
                  .ldb = Vp,
                  .c = c->dstate,
                  .ldc = Vp,
@@ -258,10 +273,7 @@ static void backward_chunk(const chunk *c)
     load_gates(plan, s, c->head, c->t, c->n);
     apply_decay(s, c->n, true);
     invert_blocks(s, c->n);
-    load_tile(s->v, plan->Vp, (const float *)a->v.data + c->t * a->v.stride[0] + c->head * a->v.stride[1],
-              a->v.stride[0], c->n, plan->V);
-    load_tile(s->d_o, plan->Vp, (const float *)a->d_o.data + c->t * a->d_o.stride[0] + c->head * a->d_o.stride[1],
-              a->d_o.stride[0], c->n, plan->V);
+    load_tile(s->d_o, plan->Vp, rows_of(&a->d_o, c->t, c->head), a->d_o.stride[0], c->n, plan->V);
     backward_values(c);
     backward_scores(c);
     if (c->before)
@@ -316,8 +328,7 @@ static void finish_keys(const dt_gdn_plan *plan, dt_gdn_scratch *s, int64_t key_
                 vf_store(d + j, vf_load(d + j) - dot * vf_load(y + j));
         }
         const dt_tensor *x = outputs[k];
-        store_tile((float *)x->data + t * x->stride[0] + key_head * x->stride[1], x->stride[0], gradients[k], Kp, n,
-                   plan->K, factors[k]);
+        store_tile(rows_of(x, t, key_head), x->stride[0], gradients[k], Kp, n, plan->K, factors[k]);
     }
 }
 
@@ -335,7 +346,7 @@ static void gdn_backward_item(const dt_gdn_plan *plan, float *memory, int64_t sa
     for (int64_t i = 0; i < plan->group; i++) {
         float *dstate = s.state + i * K * Vp;
         if (has_dfinal)
-            load_tile(dstate, Vp, state_of(&a->dfinal_state, sample, head0 + i), a->dfinal_state.stride[2], K, V);
+            load_tile(dstate, Vp, rows_of(&a->dfinal_state, sample, head0 + i), a->dfinal_state.stride[2], K, V);
         else
             memset(dstate, 0, (size_t)(K * Vp) * sizeof *dstate);
     }
@@ -360,7 +371,7 @@ static void gdn_backward_item(const dt_gdn_plan *plan, float *memory, int64_t sa
             if (c > 0) {
                 one.before = gdn_slot(plan, sample, c, head);
             } else if (has_initial) {
-                load_tile(s.initial, Vp, state_of(&a->initial_state, sample, head), a->initial_state.stride[2], K, V);
+                load_tile(s.initial, Vp, rows_of(&a->initial_state, sample, head), a->initial_state.stride[2], K, V);
                 one.before = s.initial;
             }
             backward_chunk(&one);
@@ -368,7 +379,7 @@ static void gdn_backward_item(const dt_gdn_plan *plan, float *memory, int64_t sa
         finish_keys(plan, &s, key_head, t, n);
     }
     for (int64_t i = 0; i < plan->group && wants_dinitial; i++)
-        store_tile(state_of(&a->dinitial_state, sample, head0 + i), a->dinitial_state.stride[2], s.state + i * K * Vp,
+        store_tile(rows_of(&a->dinitial_state, sample, head0 + i), a->dinitial_state.stride[2], s.state + i * K * Vp,
                    Vp, K, V, NULL);
 }
 

@@ -16,6 +16,12 @@ static const float lowest_log_decay = -1e5f;
 
 /* ---- tiles ---- */
 
+/* Rows t.. of one head of a tensor [T_cap,heads,D]; the next row is stride[0] further. */
+static float *rows_of(const dt_tensor *x, int64_t t, int64_t head)
+{
+    return (float *)x->data + t * x->stride[0] + head * x->stride[1];
+}
+
 /* n rows of `width` floats; the padding is zeroed. */
 static void load_tile(float *tile, int64_t padded, const float *rows, int64_t stride, int64_t n, int64_t width)
 {
@@ -135,8 +141,7 @@ static void transpose(float *out, int64_t ldo, const float *in, int64_t ldi, int
 static void load_normalised(const dt_gdn_plan *plan, const dt_tensor *x, int64_t head, int64_t t, int64_t n,
                             float *tile, float *factor)
 {
-    const float *rows = (const float *)x->data + t * x->stride[0] + head * x->stride[1];
-    load_tile(tile, plan->Kp, rows, x->stride[0], n, plan->K);
+    load_tile(tile, plan->Kp, rows_of(x, t, head), x->stride[0], n, plan->K);
     for (int64_t i = 0; i < n; i++) {
         float *row = tile + i * plan->Kp;
         factor[i] = plan->args->qk_l2norm ? 1.0f / sqrtf(row_dot(row, row, plan->Kp) + norm_eps) : 1.0f;
@@ -287,8 +292,8 @@ static void solve(const dt_gdn_plan *plan, dt_gdn_scratch *s, float *out, const 
     }
 }
 
-/* out = (I + L)^-T in, block by block from the bottom. */
-static void solve_transposed(const dt_gdn_plan *plan, dt_gdn_scratch *s, float *out, const float *in, int64_t n)
+/* z = (I + L)^-T z, block by block from the bottom. */
+static void solve_transposed(const dt_gdn_plan *plan, dt_gdn_scratch *s, float *z, int64_t n)
 {
     int64_t width = plan->Vp;
     for (int64_t begin = (n - 1) / GDN_BLOCK * GDN_BLOCK; begin >= 0; begin -= GDN_BLOCK) {
@@ -300,12 +305,12 @@ static void solve_transposed(const dt_gdn_plan *plan, dt_gdn_scratch *s, float *
                         .a = s->l + end * GDN_CHUNK + begin,
                         .a_row = 1,
                         .a_col = GDN_CHUNK,
-                        .b = out + end * width,
+                        .b = z + end * width,
                         .ldb = width,
                         .c = s->work,
                         .ldc = width,
                         .alpha = -1.0f,
-                        .d = in + begin * width,
+                        .d = z + begin * width,
                         .ldd = width,
                         .beta = 1.0f};
         product_run(&rest);
@@ -318,18 +323,11 @@ static void solve_transposed(const dt_gdn_plan *plan, dt_gdn_scratch *s, float *
                          .a_col = GDN_BLOCK,
                          .b = s->work,
                          .ldb = width,
-                         .c = out + begin * width,
+                         .c = z + begin * width,
                          .ldc = width,
                          .alpha = 1.0f};
         product_run(&block);
     }
-}
-
-/* ---- states [n_seq,Hv,K,V] of the caller ---- */
-
-static float *state_of(const dt_tensor *x, int64_t sample, int64_t head)
-{
-    return (float *)x->data + sample * x->stride[0] + head * x->stride[1];
 }
 
 #endif

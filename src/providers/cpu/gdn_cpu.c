@@ -48,23 +48,22 @@ int64_t dtp_gdn_scratch(const dt_gdn_plan *plan, bool backward, float *memory, d
     s->inverse = cut(&memory, &used, C * GDN_BLOCK);
     s->q = cut(&memory, &used, 2 * C * Kp);
     s->kt = cut(&memory, &used, Kp * C);
-    s->v = cut(&memory, &used, C * Vp);
-    s->u = cut(&memory, &used, C * Vp);
     s->work = cut(&memory, &used, C * wide);
     s->state = cut(&memory, &used, plan->group * K * Vp);
-    if (!backward)
+    if (!backward) {
+        s->v = cut(&memory, &used, C * Vp);
+        s->u = cut(&memory, &used, C * Vp);
         return used;
+    }
     for (size_t i = 0; i < sizeof backward_squares / sizeof *backward_squares; i++)
         *backward_squares[i] = cut(&memory, &used, C * C);
     s->d_o = cut(&memory, &used, C * Vp);
-    s->dcorrected = cut(&memory, &used, C * Vp);
     s->z = cut(&memory, &used, C * Vp);
     s->corrected_t = cut(&memory, &used, Vp * C);
-    s->state_t = cut(&memory, &used, Vp * Kp);
+    s->state_t = cut(&memory, &used, Vp * (Kp > 2 * C ? Kp : 2 * C));
     s->dstate_t = cut(&memory, &used, Vp * Kp);
     s->dq = cut(&memory, &used, C * Kp);
     s->dk = cut(&memory, &used, C * Kp);
-    s->stack = cut(&memory, &used, 2 * C * Vp);
     s->initial = cut(&memory, &used, K * Vp);
     return used;
 }

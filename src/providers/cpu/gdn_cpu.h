@@ -44,15 +44,14 @@ typedef struct dt_gdn_scratch {
     float *v, *u, *work; /* work is [64,max(Kp,Vp)] */
     float *state;        /* [group,K,Vp] the running state, in backward its gradient */
     /* backward only */
-    float *d_o, *dcorrected, *z; /* [64,Vp] */
-    float *corrected_t;          /* [Vp,64] */
-    float *state_t, *dstate_t;   /* [Vp,Kp] */
-    float *x, *m;                /* [64,64] of one head */
-    float *x_sum, *m_sum;        /* [64,64] over the heads of the group */
-    float *dq, *dk;              /* [64,Kp] */
-    float *stack;                /* [128,Vp] */
-    float *initial;              /* [K,Vp] */
-    float *dg, *dbeta;           /* [64] */
+    float *d_o, *z;            /* [64,Vp] */
+    float *corrected_t;        /* [Vp,64] */
+    float *state_t, *dstate_t; /* [Vp,max(Kp,128)] */
+    float *x, *m;              /* [64,64] of one head */
+    float *x_sum, *m_sum;      /* [64,64] over the heads of the group */
+    float *dq, *dk;            /* [64,Kp] */
+    float *initial;            /* [K,Vp] */
+    float *dg, *dbeta;         /* [64] */
 } dt_gdn_scratch;
 
 /* Cuts `memory` (64-byte aligned, or NULL) and returns the floats needed, a multiple of 16. */

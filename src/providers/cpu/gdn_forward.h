@@ -4,26 +4,20 @@
 
 #include "providers/cpu/gdn_chunk.h"
 
-/* One chunk of one value head. `before` NULL: the state is 0; `after` NULL: nobody needs the state behind the chunk;
- * after may be before. */
-static void forward_chunk(const dt_gdn_plan *plan, dt_gdn_scratch *s, int64_t head, int64_t t, int64_t n,
-                          const float *before, float *after)
+/* V', the corrected values of one chunk, into `corrected`. Rows of the caller are far apart and usually not in cache:
+ * one pass that only copies them waits once for many, which beats products that meet them one by one. */
+static void forward_values(const dt_gdn_plan *plan, dt_gdn_scratch *s, int64_t head, int64_t t, int64_t n,
+                           const float *before, float *corrected)
 {
-    const dt_gdn_args *a = plan->args;
-    int64_t K = plan->K, Kp = plan->Kp, Vp = plan->Vp;
-    float *corrected = plan->corrected ? plan->corrected + (head * a->seqs.T_cap + t) * Vp : s->u;
-
-    load_gates(plan, s, head, t, n);
-    apply_decay(s, n, false);
-    invert_blocks(s, n);
-    load_tile(s->v, Vp, (const float *)a->v.data + t * a->v.stride[0] + head * a->v.stride[1], a->v.stride[0], n,
-              plan->V);
+    const dt_tensor *v = &plan->args->v;
+    int64_t Vp = plan->Vp;
+    load_tile(s->v, Vp, rows_of(v, t, head), v->stride[0], n, plan->V);
     if (before) { /* V - diag(gamma) K S0 */
         product g = {.m = n,
                      .n = Vp,
-                     .k = K,
+                     .k = plan->K,
                      .a = s->k,
-                     .a_row = Kp,
+                     .a_row = plan->Kp,
                      .a_col = 1,
                      .b = before,
                      .ldb = Vp,
@@ -37,14 +31,20 @@ static void forward_chunk(const dt_gdn_plan *plan, dt_gdn_scratch *s, int64_t he
         product_run(&g);
     }
     solve(plan, s, corrected, s->v, s->beta, n);
+}
 
-    /* O = scale (diag(gamma) Q S0 + P V'), built in work */
+/* O = scale (diag(gamma) Q S0 + P V') */
+static void forward_output(const dt_gdn_plan *plan, dt_gdn_scratch *s, int64_t head, int64_t t, int64_t n,
+                           const float *before, const float *corrected)
+{
+    const dt_tensor *o = &plan->args->o;
+    int64_t Vp = plan->Vp;
     if (before) {
         product g = {.m = n,
                      .n = Vp,
-                     .k = K,
+                     .k = plan->K,
                      .a = s->q,
-                     .a_row = Kp,
+                     .a_row = plan->Kp,
                      .a_col = 1,
                      .b = before,
                      .ldb = Vp,
@@ -65,22 +65,34 @@ static void forward_chunk(const dt_gdn_plan *plan, dt_gdn_scratch *s, int64_t he
                       .ldb = Vp,
                       .c = s->work,
                       .ldc = Vp,
-                      .alpha = a->scale,
+                      .alpha = plan->args->scale,
                       .d = before ? s->work : NULL,
                       .ldd = Vp,
                       .beta = 1.0f};
     product_run(&inside);
-    store_tile((float *)a->o.data + t * a->o.stride[0] + head * a->o.stride[1], a->o.stride[0], s->work, Vp, n, plan->V,
-               NULL);
+    store_tile(rows_of(o, t, head), o->stride[0], s->work, Vp, n, plan->V, NULL);
+}
 
+/* One chunk of one value head. `before` NULL: the state is 0; `after` NULL: nobody needs the state behind the chunk;
+ * after may be before. */
+static void forward_chunk(const dt_gdn_plan *plan, dt_gdn_scratch *s, int64_t head, int64_t t, int64_t n,
+                          const float *before, float *after)
+{
+    int64_t Vp = plan->Vp;
+    float *corrected = plan->corrected ? plan->corrected + (head * plan->args->seqs.T_cap + t) * Vp : s->u;
+    load_gates(plan, s, head, t, n);
+    apply_decay(s, n, false);
+    invert_blocks(s, n);
+    forward_values(plan, s, head, t, n, before, corrected);
+    forward_output(plan, s, head, t, n, before, corrected);
     if (after) { /* S1 = gamma_last S0 + K^T diag(eta) V' */
         scale_rows(s->work, corrected, s->eta, n, Vp);
-        product g = {.m = K,
+        product g = {.m = plan->K,
                      .n = Vp,
                      .k = n,
                      .a = s->k,
                      .a_row = 1,
-                     .a_col = Kp,
+                     .a_col = plan->Kp,
                      .b = s->work,
                      .ldb = Vp,
                      .c = after,
@@ -106,7 +118,7 @@ static void gdn_forward_item(const dt_gdn_plan *plan, float *memory, int64_t sam
     for (int64_t i = 0; i < plan->group; i++) {
         float *state = s.state + i * K * Vp;
         if (has_initial)
-            load_tile(state, Vp, state_of(&a->initial_state, sample, head0 + i), a->initial_state.stride[2], K, V);
+            load_tile(state, Vp, rows_of(&a->initial_state, sample, head0 + i), a->initial_state.stride[2], K, V);
         else
             memset(state, 0, (size_t)(K * Vp) * sizeof *state); /* what a sample of length 0 ends with */
     }
@@ -127,7 +139,7 @@ static void gdn_forward_item(const dt_gdn_plan *plan, float *memory, int64_t sam
         }
     }
     for (int64_t i = 0; i < plan->group && wants_final; i++)
-        store_tile(state_of(&a->final_state, sample, head0 + i), a->final_state.stride[2], s.state + i * K * Vp, Vp, K,
+        store_tile(rows_of(&a->final_state, sample, head0 + i), a->final_state.stride[2], s.state + i * K * Vp, Vp, K,
                    V, NULL);
 }
 
