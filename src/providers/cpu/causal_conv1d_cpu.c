@@ -1,15 +1,17 @@
 /* Depthwise causal convolution inside each sample. Contract: deltune/op/causal_conv1d.h; formulas: operators
  * description, section 2.
  *
- * The tensor is cut into fixed blocks of rows and channels. Rows are computed one by one, vectorised over channels;
- * a block's few rows stay in the first-level cache while they serve as taps of later ones. Backward sums the weight
- * gradient per block of rows, then over these blocks in order, so that the result does not depend on the threads. */
+ * The tensor is cut into fixed blocks of rows and channels. A few rows at a time are computed, vectorised over
+ * channels; their inputs are still in cache when they serve as history of the next rows. Blocks are a page wide: what
+ * limits narrower ones is not arithmetic but starting a new stream of memory accesses in every row. Backward sums the
+ * weight gradient per block of rows, then over these blocks in order, so that the result does not depend on the
+ * threads. */
 #include <deltune/op/causal_conv1d.h>
 
 #include "providers/cpu/common.h"
 #include "providers/cpu/mixer.h"
 
-enum { ROWS = 256, CHANNELS = 128 };
+enum { ROWS = 256, CHANNELS = 1024 };
 
 /* Weights of all channels, the way the kernels read them, at the start of the workspace. */
 typedef struct {
@@ -95,21 +97,27 @@ static void enter_sample(walk *w, int64_t sample)
                 dt_tensor_present(&a->initial_state) ? *state_at(&a->initial_state, sample, w->c + c, slot) : 0.0f;
 }
 
-/* The convolution of row t of the current sample. */
-static dt_conv_row row_at(const walk *w, int64_t t)
+/* Rows t..t+rows-1 of the current sample. */
+static dt_conv_rows rows_at(const walk *w, int64_t t, int64_t rows)
 {
     const plan *p = w->p;
-    dt_conv_row row = {.weight = p->weight + w->c,
-                       .ld_weight = p->C,
-                       .bias = p->bias + w->c,
-                       .width = (int)p->W,
-                       .silu = p->a->silu,
-                       .n = w->n};
-    for (int64_t j = 0; j < p->W; j++) {
-        int64_t at = t - (p->W - 1) + j;
-        row.tap[j] = at >= w->begin ? dtp_row(&p->a->x, at) + w->c : w->before[p->W + at - w->begin];
+    dt_conv_rows c = {.weight = p->weight + w->c,
+                      .ld_weight = p->C,
+                      .bias = p->bias + w->c,
+                      .width = (int)p->W,
+                      .rows = (int)rows,
+                      .silu = p->a->silu,
+                      .n = w->n};
+    for (int64_t i = 0; i < p->W - 1 + rows; i++) {
+        int64_t at = t - (p->W - 1) + i;
+        c.in[i] = at >= w->begin ? dtp_row(&p->a->x, at) + w->c : w->before[p->W + at - w->begin];
     }
-    return row;
+    return c;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 /* The sample that row t belongs to. */
@@ -131,11 +139,13 @@ static void forward_block(const plan *p, int64_t row_block, int64_t channel_bloc
     int64_t first = row_block * ROWS, last = first + ROWS < a->seqs.T ? first + ROWS : a->seqs.T;
     walk w;
     start_walk(&w, p, channel_block);
-    for (int64_t t = first; t < last; t++) {
+    for (int64_t t = first; t < last;) {
         if (w.sample < 0 || t >= w.end)
             enter_sample(&w, sample_of(&a->seqs, t));
-        dt_conv_row row = row_at(&w, t);
-        w.kernels->conv(&row, dtp_row(&a->y, t) + w.c);
+        int64_t rows = least(CONV_MAX_ROWS, least(last, w.end) - t);
+        dt_conv_rows c = rows_at(&w, t, rows);
+        w.kernels->conv(&c, dtp_row(&a->y, t) + w.c, a->y.stride[0]);
+        t += rows;
     }
 }
 
@@ -174,28 +184,39 @@ static dt_status conv_forward(dt_exec *exec, const void *args, void *saved, void
 
 /* ---- backward ---- */
 
+/* The final state keeps the last W rows: its gradient reaches them directly. */
+static void add_final_state_gradient(const walk *w, int64_t t, int64_t rows)
+{
+    const dt_causal_conv1d_args *a = w->p->a;
+    for (int64_t r = 0; r < rows && dt_tensor_present(&a->dfinal_state); r++) {
+        int64_t slot = t + r - w->end + w->p->W;
+        for (int64_t c = 0; slot >= 0 && c < w->n; c++)
+            dtp_row(&a->dx, t + r)[w->c + c] += *state_at(&a->dfinal_state, w->sample, w->c + c, slot);
+    }
+}
+
 /* Rows first..last-1 of the current sample, from the back: dx of a row needs dp of the W-1 rows behind it, also of
  * those that belong to the next block (computed twice) but never of the next sample. */
 static void backward_rows(walk *w, int64_t first, int64_t last, float *partial)
 {
     const plan *p = w->p;
     const dt_causal_conv1d_args *a = p->a;
-    int64_t W = p->W, top = last + W - 1 < w->end ? last + W - 1 : w->end;
-    float dp[CONV_MAX_WIDTH][CHANNELS]; /* of row t in slot t % W */
-    for (int64_t t = top - 1; t >= first; t--) {
-        dt_conv_row row = row_at(w, t);
-        const float *dy = dtp_row(&a->dy, t) + w->c, *later[CONV_MAX_WIDTH];
-        float *dp_row = dp[t % W], *dx = dtp_row(&a->dx, t) + w->c;
-        if (t >= last) {
-            w->kernels->conv_gradient(&row, dp_row, dy);
+    float later[CONV_MAX_WIDTH][CHANNELS];
+    for (int64_t i = 0; i < p->W - 1; i++) {
+        memset(later[i], 0, (size_t)w->n * sizeof(float));
+        if (last + i >= w->end)
             continue;
-        }
-        for (int64_t i = 0; i < W; i++)
-            later[i] = t + i < w->end ? dp[(t + i) % W] : w->zero;
-        w->kernels->conv_backward(&row, dx, dp_row, dy, later, partial + w->c, p->C, partial + W * p->C + w->c);
-        int64_t slot = t - w->end + W; /* where the final state keeps this row */
-        for (int64_t c = 0; slot >= 0 && dt_tensor_present(&a->dfinal_state) && c < w->n; c++)
-            dx[c] += *state_at(&a->dfinal_state, w->sample, w->c + c, slot);
+        dt_conv_rows c = rows_at(w, last + i, 1);
+        w->kernels->conv_gradient(&c, later[i], CHANNELS, dtp_row(&a->dy, last + i) + w->c, a->dy.stride[0]);
+    }
+    for (int64_t end = last; end > first;) {
+        int64_t rows = least(CONV_MAX_ROWS, end - first), t = end - rows;
+        dt_conv_rows c = rows_at(w, t, rows);
+        w->kernels->conv_backward(&c, dtp_row(&a->dx, t) + w->c, a->dx.stride[0], dtp_row(&a->dy, t) + w->c,
+                                  a->dy.stride[0], later[0], CHANNELS, partial + w->c, p->C,
+                                  partial + p->W * p->C + w->c);
+        add_final_state_gradient(w, t, rows);
+        end = t;
     }
 }
 
@@ -210,7 +231,7 @@ static void backward_block(const plan *p, int64_t row_block, int64_t channel_blo
         memset(partial + j * p->C + w.c, 0, (size_t)w.n * sizeof(float));
     for (int64_t t = first; t < last;) {
         enter_sample(&w, sample_of(&a->seqs, t));
-        int64_t end = w.end < last ? w.end : last;
+        int64_t end = least(w.end, last);
         backward_rows(&w, t, end, partial);
         t = end;
     }
@@ -226,8 +247,8 @@ static void backward_initial_state(const plan *p, int64_t sample, int64_t channe
     enter_sample(&w, sample);
     int64_t length = w.end - w.begin;
     for (int64_t t = 0; t < length && t < p->W - 1; t++) {
-        dt_conv_row row = row_at(&w, w.begin + t);
-        w.kernels->conv_gradient(&row, dp[t], dtp_row(&a->dy, w.begin + t) + w.c);
+        dt_conv_rows rows = rows_at(&w, w.begin + t, 1);
+        w.kernels->conv_gradient(&rows, dp[t], CHANNELS, dtp_row(&a->dy, w.begin + t) + w.c, a->dy.stride[0]);
     }
     for (int64_t c = 0; c < w.n; c++)
         for (int64_t slot = 0; slot < p->W; slot++) {

@@ -7,29 +7,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CONV_MAX_WIDTH = 8 };
+enum { CONV_MAX_WIDTH = 8, CONV_MAX_ROWS = 4 };
 
-/* One row of the convolution, n neighbouring channels: p = bias + sum_j w[j] tap[j], tap[j] being the row of inputs
- * j - (width-1) tokens away. */
-typedef struct dt_conv_row {
-    const float *tap[CONV_MAX_WIDTH];
-    const float *weight; /* [width,...] row j at weight + j * ld_weight */
+/* A few neighbouring rows of the convolution, n neighbouring channels of them:
+ *     p[r] = bias + sum_j w[j] in[r + j]
+ * in[0] being the input width-1 tokens before the first row. Several rows at once load inputs, weights and the sums of
+ * the weight gradient once instead of once per row. */
+typedef struct dt_conv_rows {
+    const float *in[CONV_MAX_ROWS + CONV_MAX_WIDTH - 1];
+    const float *weight; /* w[j] at weight + j * ld_weight */
     int64_t ld_weight;
     const float *bias;
-    int width;
+    int width, rows;
     bool silu;
     int64_t n;
-} dt_conv_row;
+} dt_conv_rows;
 
 typedef struct dt_mixer_kernels {
     /* y = act(p) */
-    void (*conv)(const dt_conv_row *row, float *y);
+    void (*conv)(const dt_conv_rows *c, float *y, int64_t ldy);
     /* dp = dy act'(p) */
-    void (*conv_gradient)(const dt_conv_row *row, float *dp, const float *dy);
-    /* dp too; dx = sum_i w[width-1-i] later[i], later[0] = dp and later[i] the dp of i tokens later;
-     * dweight[j] += dp tap[j] with leading dimension ld_dweight; dbias += dp. */
-    void (*conv_backward)(const dt_conv_row *row, float *dx, float *dp, const float *dy, const float *const *later,
-                          float *dweight, int64_t ld_dweight, float *dbias);
+    void (*conv_gradient)(const dt_conv_rows *c, float *dp, int64_t ld_dp, const float *dy, int64_t ld_dy);
+    /* dx[r] = sum_i w[width-1-i] dp[r+i]; the dp of the width-1 rows behind these ones are rows of `later`, which
+     * become the first width-1 of dp from these rows on. dweight[j] += dp[r] in[r+j]; dbias += dp[r]. */
+    void (*conv_backward)(const dt_conv_rows *c, float *dx, int64_t ld_dx, const float *dy, int64_t ld_dy, float *later,
+                          int64_t ld_later, float *dweight, int64_t ld_dweight, float *dbias);
 
     /* g = -rate softplus(a + bias), beta = sigmoid(b); rate = exp(A_log). */
     void (*gates)(float *g, float *beta, const float *a, const float *b, const float *rate, const float *bias,

@@ -13,67 +13,101 @@ VEC_INLINE vf silu_derivative(vf p)
     return s * vf_fma(p, one - s, one);
 }
 
-/* `width` is a constant after inlining for the width that models have. */
-VEC_INLINE vf convolve(const dt_conv_row *row, int width, int64_t at, int64_t left)
+/* In the functions below width and rows are constants after inlining for the shape that matters: 4 taps, 4 rows. */
+#define CONV_CALL(function, c, ...)                                                                                    \
+    do {                                                                                                               \
+        if ((c)->width == 4 && (c)->rows == 4)                                                                         \
+            function(c, 4, 4, __VA_ARGS__);                                                                            \
+        else                                                                                                           \
+            function(c, (c)->width, (c)->rows, __VA_ARGS__);                                                           \
+    } while (0)
+
+typedef struct {
+    vf in[CONV_MAX_ROWS + CONV_MAX_WIDTH - 1], weight[CONV_MAX_WIDTH], p[CONV_MAX_ROWS];
+} conv_window;
+
+VEC_INLINE void convolve(const dt_conv_rows *c, int width, int rows, conv_window *w, int64_t at, int64_t left)
 {
-    vf p = LOAD(row->bias);
+    for (int i = 0; i < rows + width - 1; i++)
+        w->in[i] = LOAD(c->in[i]);
     for (int j = 0; j < width; j++)
-        p = vf_fma(LOAD(row->weight + j * row->ld_weight), LOAD(row->tap[j]), p);
-    return p;
-}
-
-VEC_INLINE void conv_width(const dt_conv_row *row, int width, float *y)
-{
-    FOR_EACH_VECTOR(row->n)
-    {
-        vf p = convolve(row, width, at, left);
-        STORE(y, row->silu ? p * vf_sigmoid(p) : p);
-    }
-}
-
-static void conv(const dt_conv_row *row, float *y)
-{
-    if (row->width == 4)
-        conv_width(row, 4, y);
-    else
-        conv_width(row, row->width, y);
-}
-
-static void conv_gradient(const dt_conv_row *row, float *dp, const float *dy)
-{
-    FOR_EACH_VECTOR(row->n)
-    {
-        vf upstream = LOAD(dy);
-        STORE(dp, row->silu ? upstream * silu_derivative(convolve(row, row->width, at, left)) : upstream);
-    }
-}
-
-VEC_INLINE void conv_backward_width(const dt_conv_row *row, int width, float *dx, float *dp_out, const float *dy,
-                                    const float *const *later, float *dweight, int64_t ld_dweight, float *dbias)
-{
-    FOR_EACH_VECTOR(row->n)
-    {
-        vf dp = LOAD(dy);
-        if (row->silu)
-            dp *= silu_derivative(convolve(row, width, at, left));
-        STORE(dp_out, dp);
-        vf sum = LOAD(row->weight + (width - 1) * row->ld_weight) * dp;
-        for (int i = 1; i < width; i++)
-            sum = vf_fma(LOAD(row->weight + (width - 1 - i) * row->ld_weight), LOAD(later[i]), sum);
-        STORE(dx, sum);
+        w->weight[j] = LOAD(c->weight + j * c->ld_weight);
+    vf bias = LOAD(c->bias);
+    for (int r = 0; r < rows; r++) {
+        w->p[r] = bias;
         for (int j = 0; j < width; j++)
-            STORE(dweight + j * ld_dweight, vf_fma(dp, LOAD(row->tap[j]), LOAD(dweight + j * ld_dweight)));
-        STORE(dbias, LOAD(dbias) + dp);
+            w->p[r] = vf_fma(w->weight[j], w->in[r + j], w->p[r]);
     }
 }
 
-static void conv_backward(const dt_conv_row *row, float *dx, float *dp, const float *dy, const float *const *later,
-                          float *dweight, int64_t ld_dweight, float *dbias)
+VEC_INLINE void conv_rows(const dt_conv_rows *c, int width, int rows, float *y, int64_t ldy)
 {
-    if (row->width == 4)
-        conv_backward_width(row, 4, dx, dp, dy, later, dweight, ld_dweight, dbias);
-    else
-        conv_backward_width(row, row->width, dx, dp, dy, later, dweight, ld_dweight, dbias);
+    FOR_EACH_VECTOR(c->n)
+    {
+        conv_window w;
+        convolve(c, width, rows, &w, at, left);
+        for (int r = 0; r < rows; r++)
+            STORE(y + r * ldy, c->silu ? w.p[r] * vf_sigmoid(w.p[r]) : w.p[r]);
+    }
+}
+
+static void conv(const dt_conv_rows *c, float *y, int64_t ldy)
+{
+    CONV_CALL(conv_rows, c, y, ldy);
+}
+
+static void conv_gradient(const dt_conv_rows *c, float *dp, int64_t ld_dp, const float *dy, int64_t ld_dy)
+{
+    FOR_EACH_VECTOR(c->n)
+    {
+        conv_window w;
+        convolve(c, c->width, c->rows, &w, at, left);
+        for (int r = 0; r < c->rows; r++) {
+            vf upstream = LOAD(dy + r * ld_dy);
+            STORE(dp + r * ld_dp, c->silu ? upstream * silu_derivative(w.p[r]) : upstream);
+        }
+    }
+}
+
+VEC_INLINE void conv_backward_rows(const dt_conv_rows *c, int width, int rows, float *dx, int64_t ld_dx,
+                                   const float *dy, int64_t ld_dy, float *later, int64_t ld_later, float *dweight,
+                                   int64_t ld_dweight, float *dbias)
+{
+    FOR_EACH_VECTOR(c->n)
+    {
+        conv_window w;
+        vf dp[CONV_MAX_ROWS + CONV_MAX_WIDTH - 1], total = LOAD(dbias);
+        convolve(c, width, rows, &w, at, left);
+        for (int r = 0; r < rows; r++) {
+            dp[r] = LOAD(dy + r * ld_dy);
+            if (c->silu)
+                dp[r] *= silu_derivative(w.p[r]);
+            total += dp[r];
+        }
+        for (int i = 0; i < width - 1; i++)
+            dp[rows + i] = LOAD(later + i * ld_later);
+        for (int r = 0; r < rows; r++) {
+            vf sum = w.weight[width - 1] * dp[r];
+            for (int i = 1; i < width; i++)
+                sum = vf_fma(w.weight[width - 1 - i], dp[r + i], sum);
+            STORE(dx + r * ld_dx, sum);
+        }
+        for (int i = 0; i < width - 1; i++)
+            STORE(later + i * ld_later, dp[i]);
+        for (int j = 0; j < width; j++) {
+            vf sum = LOAD(dweight + j * ld_dweight);
+            for (int r = 0; r < rows; r++)
+                sum = vf_fma(dp[r], w.in[r + j], sum);
+            STORE(dweight + j * ld_dweight, sum);
+        }
+        STORE(dbias, total);
+    }
+}
+
+static void conv_backward(const dt_conv_rows *c, float *dx, int64_t ld_dx, const float *dy, int64_t ld_dy, float *later,
+                          int64_t ld_later, float *dweight, int64_t ld_dweight, float *dbias)
+{
+    CONV_CALL(conv_backward_rows, c, dx, ld_dx, dy, ld_dy, later, ld_later, dweight, ld_dweight, dbias);
 }
 
 /* ---- gates ---- */
