@@ -127,9 +127,13 @@ static dt_status check_pipeline(dt_loading *l, const json_t *root)
     l->tokenizer->nfc = !absent(normalizer);
     if (l->tokenizer->nfc && !has_type(normalizer, "NFC"))
         return unsupported(l, "normalizer", "NFC or null");
+    /* What transformers writes for "adds nothing" is a template without special tokens. */
     const json_t *post = json_object_get(root, "post_processor");
-    if (!absent(post) && !has_type(post, "ByteLevel"))
-        return unsupported(l, "post_processor", "ByteLevel or null");
+    bool adds_nothing =
+        absent(post) || has_type(post, "ByteLevel") ||
+        (has_type(post, "TemplateProcessing") && !json_object_size(json_object_get(post, "special_tokens")));
+    if (!adds_nothing)
+        return unsupported(l, "post_processor", "one that adds no tokens");
     const json_t *decoder = json_object_get(root, "decoder");
     if (!absent(decoder) && !has_type(decoder, "ByteLevel"))
         return unsupported(l, "decoder", "ByteLevel");
@@ -412,6 +416,16 @@ static dt_status load(dt_loading *l, json_t *root, json_t *config)
     return status;
 }
 
+/* transformers writes model_max_length as 10^30: numbers, of which we use none, are read as reals. */
+static dt_status parse_config(json_t **out, const char *text, size_t length, dt_err *err)
+{
+    json_error_t fault;
+    *out = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &fault);
+    return *out ? DT_OK
+                : dt_fail(err, DT_E_FORMAT, "tokenizer_config.json:%d: not valid JSON: %s (column %d)", fault.line,
+                          fault.text, fault.column);
+}
+
 dt_status dtp_tokenizer_open_memory(dt_tokenizer **out, const char *json, size_t json_length, const char *config,
                                     size_t config_length, const char *where, dt_err *err)
 {
@@ -421,7 +435,7 @@ dt_status dtp_tokenizer_open_memory(dt_tokenizer **out, const char *json, size_t
     if (status == DT_OK)
         status = dtp_json_parse(&root, json, json_length, where, err);
     if (status == DT_OK && config)
-        status = dtp_json_parse(&settings, config, config_length, "tokenizer_config.json", err);
+        status = parse_config(&settings, config, config_length, err);
     if (status == DT_OK) {
         make_byte_alphabet(l.byte_of);
         l.tokenizer->pool.maximum = MAXIMUM_FILE;

@@ -356,7 +356,8 @@ static void what_we_do_not_do_is_refused(void **state)
         {"\"behavior\": \"Isolated\"", "\"behavior\": \"Removed\"", DT_E_UNSUPPORTED, "pre_tokenizer"},
         {"\"invert\": false", "\"invert\": true", DT_E_UNSUPPORTED, "pre_tokenizer"},
         {"|\\\\p{N}|", "|\\\\p{N}{1,3}|", DT_E_UNSUPPORTED, "Split.pattern"},
-        {"\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}", DT_E_UNSUPPORTED,
+        {"\"post_processor\": null",
+         "\"post_processor\": {\"type\": \"TemplateProcessing\", \"special_tokens\": {\"<s>\": {}}}", DT_E_UNSUPPORTED,
          "post_processor"},
         {"\"content\": \"<think>\"", "\"content\": \"\"", DT_E_FORMAT, "added_tokens"},
         {"\"content\": \"<think>\"", "\"content\": \"</think>\"", DT_E_FORMAT, "contradicts"},
@@ -406,7 +407,8 @@ static void config_joins_the_added_tokens(void **state)
     char *json;
     size_t length;
     assert_ok(dtp_read_file(SAMPLE "/tokenizer.json", 0, &json, &length, &err), &err);
-    const char *config = "{\"eos_token\": {\"content\": \"<more>\"}, \"pad_token\": \"<|fim_pad|>\","
+    const char *config = "{\"model_max_length\": 1000000000000000019884624838656, \"eos_token\": {\"content\": "
+                         "\"<more>\"}, \"pad_token\": \"<|fim_pad|>\","
                          " \"added_tokens_decoder\": {\"4096\": {\"content\": \"<more>\", \"special\": true},"
                          " \"4063\": {\"content\": \"<|endoftext|>\", \"special\": true}}}";
     dt_tokenizer *t;
@@ -419,6 +421,24 @@ static void config_joins_the_added_tokens(void **state)
     const char *wrong = "{\"added_tokens_decoder\": {\"4064\": {\"content\": \"<|endoftext|>\"}}}";
     assert_fails(dtp_tokenizer_open_memory(&t, json, length, wrong, strlen(wrong), "F", &err), &err, DT_E_FORMAT,
                  "contradicts");
+    free(json);
+}
+
+/* As transformers 5 saves a tokenizer that adds nothing around a text. */
+static void a_template_without_tokens_is_no_obstacle(void **state)
+{
+    (void)state;
+    dt_err err = {0};
+    char *json;
+    size_t length;
+    dt_buf saved = {0};
+    assert_ok(dtp_read_file(SAMPLE "/tokenizer.json", 0, &json, &length, &err), &err);
+    assert_int_equal(replace_all(json, "\"post_processor\": null",
+                                 "\"post_processor\": {\"type\": \"TemplateProcessing\", \"special_tokens\": {}}",
+                                 &saved),
+                     1);
+    dtp_tokenizer_close(open_text(&saved));
+    dtp_buf_free(&saved);
     free(json);
 }
 
@@ -490,6 +510,7 @@ int main(void)
         cmocka_unit_test(published_ids_of_qwen3_5),
         cmocka_unit_test(special_tokens_are_found_by_content),
         cmocka_unit_test(config_joins_the_added_tokens),
+        cmocka_unit_test(a_template_without_tokens_is_no_obstacle),
         cmocka_unit_test(what_we_do_not_do_is_refused),
         cmocka_unit_test(padding_rows_cannot_be_decoded),
         cmocka_unit_test(unfinished_characters_wait),
