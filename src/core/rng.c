@@ -76,11 +76,16 @@ static void swap(uint32_t *values, size_t i, size_t j)
     values[j] = value;
 }
 
+void dtp_mt_shuffle(dt_mt19937 *mt, uint32_t *values, size_t n)
+{
+    for (size_t i = n; i-- > 1;)
+        swap(values, i, dtp_mt_bounded(mt, (uint32_t)i));
+}
+
 void dtp_mt_permutation(dt_mt19937 *mt, size_t n, uint32_t *out)
 {
     identity(n, out);
-    for (size_t i = n; i-- > 1;)
-        swap(out, i, dtp_mt_bounded(mt, (uint32_t)i));
+    dtp_mt_shuffle(mt, out, n);
 }
 
 void dtp_torch_randperm(uint64_t seed, size_t n, uint32_t *out)
@@ -191,9 +196,14 @@ double dtp_pcg_double(dt_pcg64 *pcg)
     return (double)(dtp_pcg_u64(pcg) >> 11) * (1.0 / 9007199254740992.0);
 }
 
+void dtp_pcg_shuffle(dt_pcg64 *pcg, uint32_t *values, size_t n)
+{
+    for (size_t i = n; i-- > 1;)
+        swap(values, i, dtp_pcg_bounded(pcg, (uint32_t)i));
+}
+
 void dtp_pcg_permutation(dt_pcg64 *pcg, size_t n, uint32_t *out)
 {
     identity(n, out);
-    for (size_t i = n; i-- > 1;)
-        swap(out, i, dtp_pcg_bounded(pcg, (uint32_t)i));
+    dtp_pcg_shuffle(pcg, out, n);
 }

@@ -22,7 +22,8 @@ uint32_t dtp_mt_u32(dt_mt19937 *mt);
 uint32_t dtp_mt_bounded(dt_mt19937 *mt, uint32_t maximum);
 /* RandomState.randint(0, 2**31 - 1): the seed that numpy's users hand to the next generator. */
 uint32_t dtp_mt_draw_seed(dt_mt19937 *mt);
-/* RandomState.permutation(n), n < 2^32; `out` holds n entries. */
+/* RandomState.shuffle(values), n < 2^32; and RandomState.permutation(n), the shuffle of 0 .. n - 1. */
+void dtp_mt_shuffle(dt_mt19937 *mt, uint32_t *values, size_t n);
 void dtp_mt_permutation(dt_mt19937 *mt, size_t n, uint32_t *out);
 
 /* torch.randperm(n, generator=Generator().manual_seed(seed)) on the CPU, n < 2^32 / 20: above it torch draws 64-bit
@@ -44,7 +45,8 @@ uint32_t dtp_pcg_u32(dt_pcg64 *pcg);
 uint32_t dtp_pcg_bounded(dt_pcg64 *pcg, uint32_t maximum);
 /* Generator.random(): 53 bits on [0, 1). */
 double dtp_pcg_double(dt_pcg64 *pcg);
-/* Generator.permutation(n), n < 2^32. */
+/* Generator.shuffle(values) and Generator.permutation(n), n < 2^32. */
+void dtp_pcg_shuffle(dt_pcg64 *pcg, uint32_t *values, size_t n);
 void dtp_pcg_permutation(dt_pcg64 *pcg, size_t n, uint32_t *out);
 
 #endif

@@ -14,7 +14,7 @@
 /* A file is: the head; for each part (training, validation) its sizes, statistics and arrays; a hash of all that; the
  * words of the tokens of the parts' tables. Parts cut from the same files share one table, which stands in the first.
  * Numbers are in the machine's byte order: a cache is not for other machines, and the head tells them apart. */
-static const char MAGIC[16] = "deltune-data 1\n";
+static const char MAGIC[16] = "deltune-data 2\n";
 enum { BYTE_ORDER_MARK = 0x01020304, MAX_PARTS = 2 };
 
 typedef struct head {
@@ -132,7 +132,7 @@ static size_t list_arrays(array out[N_ARRAYS], dt_dataset *d, const part_head *p
         {(void **)&t->row_line, p->table_rows, sizeof *t->row_line},
         {(void **)&t->row_sample, p->table_rows, sizeof *t->row_sample},
         {(void **)&t->outcome, p->table_rows, sizeof *t->outcome},
-        {(void **)&t->place, p->table_samples, sizeof *t->place},
+        {(void **)&t->place, (p->table_samples + DT_PLACE_STEP - 1) / DT_PLACE_STEP, sizeof *t->place},
         {(void **)&t->sample, p->table_samples, sizeof *t->sample},
         {(void **)&t->sample_row, p->table_samples, sizeof *t->sample_row},
         {(void **)&t->file_row, p->table_files, sizeof *t->file_row},
@@ -320,20 +320,21 @@ static dt_status reopen_sets(dt_shared *shared, const part_head *p, const dt_dat
     return status;
 }
 
-/* Every index inside its array, every sample inside the words. */
+/* Every index inside its array, the samples one behind the other in the words. */
 static bool is_sound(const dt_dataset *d, uint64_t n_words)
 {
     const dt_table *t = &d->shared->table;
     bool sound = true;
+    uint64_t place = 0;
     for (size_t i = 0; i < d->n; i++)
         sound &= d->sample[i] < t->n_samples;
     for (size_t i = 0; i < d->n_rows; i++)
         sound &= d->row[i] < t->n_rows;
     for (size_t i = 0; i < t->n_samples; i++) {
-        uint64_t size = dtp_sample_words(&t->sample[i]);
-        sound &= t->sample_row[i] < t->n_rows && size <= n_words && t->place[i] <= n_words - size;
+        sound &= t->sample_row[i] < t->n_rows && (i % DT_PLACE_STEP || t->place[i / DT_PLACE_STEP] == place);
+        place += dtp_sample_words(&t->sample[i]);
     }
-    return sound;
+    return sound && place == n_words;
 }
 
 static dt_status load_table(loading *l, dt_shared *shared, const part_head *p, const dt_dataset_options *o, dt_err *err)

@@ -210,8 +210,8 @@ static dt_status prepare(dt_dataset **train_out, dt_dataset **val_out, const dt_
 
 static dt_status check_options(const dt_dataset_options *o, dt_err *err)
 {
-    if (o->max_length < 1 || o->max_length > INT32_MAX)
-        return dt_fail(err, DT_E_ARG, "max_length is %lld, expected 1 to %d", (long long)o->max_length, INT32_MAX);
+    if (o->max_length < 1 || o->max_length > DT_SAMPLE_MAX)
+        return dt_fail(err, DT_E_ARG, "max_length is %lld, expected 1 to %d", (long long)o->max_length, DT_SAMPLE_MAX);
     if (!(o->split_ratio >= 0 && o->split_ratio <= 1))
         return dt_fail(err, DT_E_ARG, "split_dataset_ratio is %g, expected 0 to 1", o->split_ratio);
     if (o->n_paths + o->n_val_paths == 0)
@@ -388,8 +388,8 @@ dt_status dtp_dataset_read(const dt_dataset *d, size_t index, int32_t *ids, int3
     size_t n = dtp_sample_words(sample);
     if (n > sizeof on_stack / sizeof *on_stack && !(words = dtp_calloc(n, sizeof *words)))
         return no_memory(err);
-    dt_status status =
-        dtp_token_store_read(d->shared->table.store, d->shared->table.place[d->sample[index]], words, n, err);
+    dt_status status = dtp_token_store_read(d->shared->table.store,
+                                            dtp_table_place(&d->shared->table, d->sample[index]), words, n, err);
     if (status == DT_OK)
         dtp_sample_unpack(sample, words, ids, labels, weights);
     if (words != on_stack)

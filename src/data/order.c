@@ -3,6 +3,7 @@
 #include "core/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void dtp_order_free(dt_order *order)
 {
@@ -45,36 +46,22 @@ static dt_status append_sample(growing *to, const uint32_t *pool, size_t n_pool,
         return status;
     if (!shuffle)
         return append(to, pool, rest, err);
-    uint32_t *permutation = dtp_calloc(n_pool, sizeof *permutation);
-    if (!permutation)
+    uint32_t *shuffled = dtp_calloc(n_pool, sizeof *shuffled);
+    if (!shuffled)
         return no_memory(err);
-    dtp_mt_permutation(random, n_pool, permutation);
-    for (size_t i = 0; i < rest; i++)
-        permutation[i] = pool[permutation[i]];
-    status = append(to, permutation, rest, err);
-    free(permutation);
+    memcpy(shuffled, pool, n_pool * sizeof *pool);
+    dtp_mt_shuffle(random, shuffled, n_pool); /* = pool[permutation] */
+    status = append(to, shuffled, rest, err);
+    free(shuffled);
     return status;
 }
 
-/* Reorders rows[0..n) by default_rng(seed).permutation(n). */
-static dt_status shuffle_rows(uint32_t *rows, size_t n, uint32_t seed, dt_err *err)
+/* Reorders rows[0..n) by default_rng(seed).permutation(n): shuffling the rows themselves comes to the same. */
+static void shuffle_rows(uint32_t *rows, size_t n, uint32_t seed)
 {
-    uint32_t *permutation = dtp_calloc(n, sizeof *permutation), *copy = dtp_calloc(n, sizeof *copy);
-    if (!permutation || !copy) {
-        free(permutation);
-        free(copy);
-        return no_memory(err);
-    }
     dt_pcg64 pcg;
     dtp_pcg_seed(&pcg, seed);
-    dtp_pcg_permutation(&pcg, n, permutation);
-    for (size_t i = 0; i < n; i++)
-        copy[i] = rows[permutation[i]];
-    for (size_t i = 0; i < n; i++)
-        rows[i] = copy[i];
-    free(permutation);
-    free(copy);
-    return DT_OK;
+    dtp_pcg_shuffle(&pcg, rows, n);
 }
 
 /* The set's validation rows go to `val`; `rows` is reordered so that the training pool begins at *pool_out. */
@@ -89,11 +76,8 @@ static dt_status hold_out(growing *val, uint32_t *rows, const dt_order_set *set,
                        "--split_dataset_ratio or use more rows",
                        set->name, n_val, available);
     uint32_t seed = dtp_mt_draw_seed(random); /* drawn without shuffling too */
-    if (shuffle) {
-        dt_status status = shuffle_rows(rows, set->rows, seed, err);
-        if (status != DT_OK)
-            return status;
-    }
+    if (shuffle)
+        shuffle_rows(rows, set->rows, seed);
     *n_val_out = n_val;
     *pool_out = shuffle ? rows + n_val : rows;
     return append(val, shuffle ? rows : rows + (set->rows - n_val), n_val, err);
@@ -139,9 +123,9 @@ dt_status dtp_order_plan(dt_order *train_out, dt_order *val_out, const dt_order_
     for (size_t i = 0, base = 0; status == DT_OK && i < n_sets; base += sets[i++].rows)
         status = plan_set(&train, &val, &sets[i], base, ratio, shuffle, random, err);
     if (status == DT_OK && shuffle && train.order.n)
-        status = shuffle_rows(train.order.row, train.order.n, dtp_mt_draw_seed(random), err);
+        shuffle_rows(train.order.row, train.order.n, dtp_mt_draw_seed(random));
     if (status == DT_OK && shuffle && val.order.n)
-        status = shuffle_rows(val.order.row, val.order.n, dtp_mt_draw_seed(random), err);
+        shuffle_rows(val.order.row, val.order.n, dtp_mt_draw_seed(random));
     if (status != DT_OK) {
         dtp_order_free(&train.order);
         dtp_order_free(&val.order);

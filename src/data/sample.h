@@ -14,11 +14,12 @@ typedef enum dt_truncation {
     DT_TRUNCATE_SPLIT   /* pieces of max_length tokens, each a sample */
 } dt_truncation;
 
-enum { DT_SAMPLE_OWN_LABELS = 1, DT_SAMPLE_WEIGHTS = 2 };
+enum { DT_SAMPLE_OWN_LABELS = 1, DT_SAMPLE_WEIGHTS = 2, DT_SAMPLE_MAX = (1 << 30) - 1 /* tokens */ };
 
 /* Describes a sample; the words follow elsewhere. */
 typedef struct dt_sample {
-    uint32_t length, targets, flags;
+    uint32_t length;
+    uint32_t targets : 30, flags : 2;
 } dt_sample;
 
 /* Appends the words of ids[0..n) to `words` (whole uint32) and describes them. labels[0] becomes DT_LABEL_IGNORE.

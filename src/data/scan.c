@@ -92,18 +92,30 @@ static dt_status add_sample(dt_table *t, size_t row, const dt_sample *sample, co
     if (t->n_samples >= UINT32_MAX - 1)
         return dt_fail(err, DT_E_ARG, "data set: more than %u samples", UINT32_MAX - 1);
     size_t n = t->n_samples + 1;
-    if (!dtp_grow((void **)&t->place, &t->place_capacity, n, sizeof *t->place) ||
+    if (!dtp_grow((void **)&t->place, &t->place_capacity, n / DT_PLACE_STEP + 1, sizeof *t->place) ||
         !dtp_grow((void **)&t->sample, &t->sample_capacity, n, sizeof *t->sample) ||
         !dtp_grow((void **)&t->sample_row, &t->sample_row_capacity, n, sizeof *t->sample_row))
         return no_memory(err);
-    dt_status status = dtp_token_store_append(t->store, words, dtp_sample_words(sample), &t->place[t->n_samples], err);
+    uint64_t place;
+    dt_status status = dtp_token_store_append(t->store, words, dtp_sample_words(sample), &place, err);
     if (status != DT_OK)
         return status;
+    if (t->n_samples % DT_PLACE_STEP == 0)
+        t->place[t->n_samples / DT_PLACE_STEP] = place;
     if (t->row_sample[row] == DT_NO_SAMPLE)
         t->row_sample[row] = (uint32_t)t->n_samples;
     t->sample[t->n_samples] = *sample;
     t->sample_row[t->n_samples++] = (uint32_t)row;
     return DT_OK;
+}
+
+uint64_t dtp_table_place(const dt_table *t, size_t sample)
+{
+    size_t known = sample / DT_PLACE_STEP * DT_PLACE_STEP;
+    uint64_t place = t->place[sample / DT_PLACE_STEP];
+    for (; known < sample; known++)
+        place += dtp_sample_words(&t->sample[known]);
+    return place;
 }
 
 /* ---- The scanner ---- */

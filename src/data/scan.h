@@ -20,15 +20,16 @@ typedef enum dt_outcome {
     DT_ROW_CONTROL_TEXT = 16
 } dt_outcome;
 
-#define DT_NO_SAMPLE UINT32_MAX
+#define DT_NO_SAMPLE  UINT32_MAX
+#define DT_PLACE_STEP 16
 
 /* Usable rows, numbered through all files, and the samples made of them. Arrays of their own, so that a row costs 9
- * bytes and a sample 24. */
+ * bytes and a sample 13. */
 typedef struct dt_table {
     uint32_t *row_line, *row_sample; /* line in its file; first sample, or DT_NO_SAMPLE */
     uint8_t *outcome;
     size_t n_rows, line_capacity, sample_of_capacity, outcome_capacity;
-    uint64_t *place; /* in the store */
+    uint64_t *place; /* in the store, of every DT_PLACE_STEP-th sample: they lie there one behind the other */
     dt_sample *sample;
     uint32_t *sample_row; /* the samples of a row are consecutive */
     size_t n_samples, place_capacity, sample_capacity, sample_row_capacity;
@@ -62,6 +63,9 @@ dt_status dtp_scan_wanted(dt_scanner *scanner, const dt_scanned *set, const uint
 typedef dt_status (*dt_row_visitor)(void *user, size_t row_number, const dt_row *row, dt_err *err);
 dt_status dtp_scan_visit(const dt_scanned *set, const dt_dataset_options *options, const uint8_t *wanted,
                          dt_row_visitor visit, void *user, dt_err *err);
+
+/* Where the words of a sample begin in the store. */
+uint64_t dtp_table_place(const dt_table *table, size_t sample);
 
 void dtp_scanned_close(dt_scanned *set);
 void dtp_table_close(dt_table *table);
