@@ -26,7 +26,7 @@ DELTUNE_PLUGIN_PATH=. "$deltune" ops >"$work/out"
 grep -q minimal "$work/out" || complain "DELTUNE_PLUGIN_PATH does not find it"
 "$deltune" check "$source"/tests/data/ops/gdn_*.safetensors --plugin ./libdeltune-minimal.so --provider minimal >"$work/out" ||
     complain "reference cases"
-"$deltune" check --plugin ./libdeltune-minimal.so --provider minimal --operators gdn --generated --cases 6 >"$work/out" ||
+"$deltune" check --plugin ./libdeltune-minimal.so --provider minimal --operators gdn --generated --cases 4 >"$work/out" ||
     complain "generated calls"
 
 "$deltune" sft --model "$source/tests/data/tiny_dense/model" --dataset "$source/tests/data/tiny_dense/tokens.jsonl" \
@@ -38,7 +38,7 @@ grep -q 'libdeltune-minimal.so' out/*/args.json || complain "args.json does not 
 catch() { # NUMBER 'TEXT THAT NAMES THE FAULT' [EXTRA FLAG]
     # shellcheck disable=SC2046,SC2086
     $CC -std=c11 -O2 -fPIC -shared $(pkg-config --cflags deltune) -DDT_BROKEN="$1" ${3:-} "$source/tests/dispatch/broken.c" -o broken.so -lm
-    if "$deltune" check --plugin ./broken.so --provider broken --operators gdn --generated --cases 6 --output_dir found >"$work/out"; then
+    if "$deltune" check --plugin ./broken.so --provider broken --operators gdn --generated --cases 4 --output_dir found >"$work/out"; then
         complain "broken variant $1 passed"
     fi
     grep -q "$2" "$work/out" || complain "broken variant $1 is not named: $2"
