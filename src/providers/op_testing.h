@@ -10,6 +10,8 @@
 
 #include <deltune/provider.h>
 
+#include <sys/mman.h>
+
 #define MAYBE_UNUSED __attribute__((unused))
 
 /* ---- memory with guards ---- */
@@ -132,6 +134,27 @@ static MAYBE_UNUSED void ot_copy(const dt_tensor *to, const dt_tensor *from)
 {
     for (int64_t i = 0; i < dt_tensor_numel(from); i++)
         ot_set(to, ot_offset(to, i), ot_get(from, ot_offset(from, i)));
+}
+
+/* A view whose rows are 2^30 elements apart, over pages that exist only where they are touched: the third row starts
+ * behind element 2^31. NULL data when the system refuses so much address space. Unmap with ot_unmap_far. */
+static MAYBE_UNUSED dt_tensor ot_far_rows(const dt_tensor *like)
+{
+    dt_tensor t = *like;
+    t.stride[0] = (int64_t)1 << 30;
+    size_t bytes = ot_span(&t) * dt_dtype_size(t.dtype);
+    t.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (t.data == MAP_FAILED)
+        t.data = NULL;
+    else
+        ot_copy(&t, like);
+    return t;
+}
+
+static MAYBE_UNUSED void ot_unmap_far(dt_tensor *t)
+{
+    if (t->data)
+        munmap(t->data, ot_span(t) * dt_dtype_size(t->dtype));
 }
 
 /* A copy in other memory. */

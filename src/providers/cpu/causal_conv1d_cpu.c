@@ -11,7 +11,7 @@
 #include "providers/cpu/common.h"
 #include "providers/cpu/mixer.h"
 
-enum { ROWS = 256, CHANNELS = 1024 };
+enum { ROWS = 128, CHANNELS = 1024 };
 
 /* Weights of all channels, the way the kernels read them, at the start of the workspace. */
 typedef struct {
@@ -29,7 +29,6 @@ typedef struct {
     int64_t c, n;                           /* first channel, number of channels */
     int64_t sample, begin, end;             /* the sample walked over, and its rows */
     float before[CONV_MAX_WIDTH][CHANNELS]; /* inputs before the sample, oldest first: its initial state, or 0 */
-    float zero[CHANNELS];
 } walk;
 
 static int64_t row_blocks(int64_t T)
@@ -82,7 +81,7 @@ static void start_walk(walk *w, const plan *p, int64_t channel_block)
     w->c = channel_block * CHANNELS;
     w->n = p->C - w->c < CHANNELS ? p->C - w->c : CHANNELS;
     w->sample = -1;
-    memset(w->zero, 0, sizeof w->zero);
+    memset(w->before, 0, sizeof w->before);
 }
 
 static void enter_sample(walk *w, int64_t sample)
@@ -91,10 +90,9 @@ static void enter_sample(walk *w, int64_t sample)
     w->sample = sample;
     w->begin = a->seqs.cu_seqlens[sample];
     w->end = a->seqs.cu_seqlens[sample + 1];
-    for (int64_t slot = 0; slot < w->p->W; slot++)
+    for (int64_t slot = 0; slot < w->p->W && dt_tensor_present(&a->initial_state); slot++)
         for (int64_t c = 0; c < w->n; c++)
-            w->before[slot][c] =
-                dt_tensor_present(&a->initial_state) ? *state_at(&a->initial_state, sample, w->c + c, slot) : 0.0f;
+            w->before[slot][c] = *state_at(&a->initial_state, sample, w->c + c, slot);
 }
 
 /* Rows t..t+rows-1 of the current sample. */
@@ -172,7 +170,7 @@ static dt_status conv_forward(dt_exec *exec, const void *args, void *saved, void
     const dt_causal_conv1d_args *a = args;
     plan p = make_plan(a, workspace);
     int64_t wide = channel_blocks(p.C), items = row_blocks(a->seqs.T) * wide;
-#pragma omp parallel for schedule(dynamic, 4) num_threads(dtp_threads_for(exec, a->seqs.T *p.C))
+#pragma omp parallel for schedule(dynamic) num_threads(dtp_threads_for(exec, a->seqs.T *p.C))
     for (int64_t item = 0; item < items; item++)
         forward_block(&p, item / wide, item % wide);
     if (dt_tensor_present(&a->final_state))
@@ -279,7 +277,7 @@ static dt_status conv_backward(dt_exec *exec, const void *args, const void *save
     plan p = make_plan(a, workspace);
     int64_t wide = channel_blocks(p.C), items = row_blocks(a->seqs.T) * wide;
     int threads = dtp_threads_for(exec, a->seqs.T * p.C);
-#pragma omp parallel for schedule(dynamic, 4) num_threads(threads)
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t item = 0; item < items; item++)
         backward_block(&p, item / wide, item % wide);
     if (dt_tensor_present(&a->dinitial_state)) {

@@ -136,6 +136,29 @@ static void all_lengths(void)
 }
 ISA_TEST(lengths)
 
+/* P-28: errors do not grow along a long sample that hardly forgets. */
+static void all_long_samples(void)
+{
+    static const int32_t cu[] = {0, 2113};
+    shape s = {
+        .HK = 1, .HV = 1, .K = 32, .V = 32, .cu = cu, .n_seq = 1, .T_cap = 2113, .l2norm = true, .log_decay = -0.002};
+    problem got = make(&s, 2, 6), want = make(&s, 2, 6);
+    run_both(&got, &dtp_cpu_gdn);
+    run_both(&want, &dtp_ref_gdn);
+    compare_all(&got, &want);
+    double error[2] = {0, 0};
+    for (int64_t i = 0; i < 528 * s.V; i++) {
+        int64_t last = dt_tensor_numel(&want.a.o) - 1 - i;
+        error[0] += pow(ot_get(&got.a.o, i) - ot_get(&want.a.o, i), 2);
+        error[1] += pow(ot_get(&got.a.o, last) - ot_get(&want.a.o, last), 2);
+    }
+    if (!(sqrt(error[1]) < 2.0 * sqrt(error[0])))
+        fail_msg("error of the last quarter %.3g, of the first %.3g", sqrt(error[1]), sqrt(error[0]));
+    ot_finish(&got.call.pool);
+    ot_finish(&want.call.pool);
+}
+ISA_TEST(long_samples)
+
 static void all_widths(void)
 {
     static const int64_t widths[][2] = {{1, 1},   {3, 5},   {7, 130},  {16, 8},   {20, 33},  {32, 64},
@@ -375,6 +398,34 @@ static void all_zero_states(void)
 }
 ISA_TEST(zero_states)
 
+/* P-27: offsets beyond 2^31 elements. */
+static void all_far_rows(void)
+{
+    static const int32_t cu[] = {0, 1, 3};
+    shape s = {.HK = 1, .HV = 2, .K = 8, .V = 12, .cu = cu, .n_seq = 2, .T_cap = 3, .l2norm = true, .log_decay = -0.3};
+    problem near = make(&s, 2, 25), far = make(&s, 2, 25);
+    dt_gdn_args *a = &far.a;
+    dt_tensor *rows[] = {&a->q,  &a->k,  &a->v, &a->o,    &a->d_o, &a->dq,
+                         &a->dk, &a->dv, &a->g, &a->beta, &a->dg,  &a->dbeta};
+    bool mapped = true;
+    for (size_t i = 0; i < GOLDEN_COUNT(rows); i++) {
+        *rows[i] = ot_far_rows(rows[i]);
+        mapped = mapped && rows[i]->data;
+    }
+    if (mapped) {
+        run_both(&near, &dtp_cpu_gdn);
+        run_both(&far, &dtp_cpu_gdn);
+        same_rows(&far.a, &near.a, 0, 3);
+    } else {
+        print_message("not checked: the system refuses the address space\n");
+    }
+    for (size_t i = 0; i < GOLDEN_COUNT(rows); i++)
+        ot_unmap_far(rows[i]);
+    ot_finish(&near.call.pool);
+    ot_finish(&far.call.pool);
+}
+ISA_TEST(far_rows)
+
 /* ---- one-token steps ---- */
 
 /* Token by token through the step equals the whole sequence. */
@@ -420,10 +471,11 @@ ISA_TEST(steps)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reference_cases), cmocka_unit_test(lengths),       cmocka_unit_test(widths),
-        cmocka_unit_test(packs),           cmocka_unit_test(extremes),      cmocka_unit_test(layouts),
-        cmocka_unit_test(separate),        cmocka_unit_test(isolation),     cmocka_unit_test(zero_states),
-        cmocka_unit_test(steps),           cmocka_unit_test(strong_decays),
+        cmocka_unit_test(reference_cases), cmocka_unit_test(long_samples), cmocka_unit_test(lengths),
+        cmocka_unit_test(widths),          cmocka_unit_test(packs),        cmocka_unit_test(extremes),
+        cmocka_unit_test(layouts),         cmocka_unit_test(separate),     cmocka_unit_test(isolation),
+        cmocka_unit_test(zero_states),     cmocka_unit_test(steps),        cmocka_unit_test(strong_decays),
+        cmocka_unit_test(far_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
