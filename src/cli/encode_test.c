@@ -9,7 +9,9 @@
 
 extern const dt_command dtp_command_encode;
 
-#define SAMPLE DT_SOURCE_DIR "/data/sample"
+static const char sample[] = DT_SOURCE_DIR "/data/sample";
+static const char chat_rows[] = DT_SOURCE_DIR "/data/sample/chat.jsonl";
+static const char instruction_rows[] = DT_SOURCE_DIR "/data/sample/instructions.jsonl";
 
 static char folder[64];
 
@@ -79,7 +81,7 @@ static void one_json_object_a_row(void **state)
                                  "{\"input_ids\": [0, 198, 4087], \"labels\": [0, -100, 4087]}\n"
                                  "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"},"
                                  " {\"role\": \"assistant\", \"content\": \"Hello!\", \"loss_scale\": 0.5}]}\n");
-    const char *argv[] = {"--tokenizer", SAMPLE, "--input", rows, "--json", NULL};
+    const char *argv[] = {"--tokenizer", sample, "--input", rows, "--json", NULL};
     char *output;
     dt_err err = {0};
     if (run(argv, &output, &err) != DT_OK)
@@ -119,9 +121,8 @@ static void one_json_object_a_row(void **state)
 static void max_rows_ends_the_output(void **state)
 {
     (void)state;
-    const char *argv[] = {
-        "--model",    SAMPLE, "--input", SAMPLE "/chat.jsonl", SAMPLE "/instructions.jsonl", "--json", "true",
-        "--max_rows", "43",   NULL};
+    const char *argv[] = {"--model", sample, "--input",    chat_rows, instruction_rows,
+                          "--json",  "true", "--max_rows", "43",      NULL};
     char *output;
     dt_err err = {0};
     if (run(argv, &output, &err) != DT_OK)
@@ -144,14 +145,14 @@ static void wrong_usage_says_what_is_missing(void **state)
         dt_status status;
         const char *part;
     } cases[] = {
-        {{"--tokenizer", SAMPLE, NULL}, DT_E_ARG, "--input"},
+        {{"--tokenizer", sample, NULL}, DT_E_ARG, "--input"},
         {{"--input", text, NULL}, DT_E_ARG, "--tokenizer"},
-        {{"--input", text, "--tokenizer", SAMPLE, "--model", SAMPLE, NULL}, DT_E_ARG, "not both"},
+        {{"--input", text, "--tokenizer", sample, "--model", sample, NULL}, DT_E_ARG, "not both"},
         {{"--input", text, "--tokenizer", folder, NULL}, DT_E_IO, "no tokenizer.json"},
-        {{"--input", text, "--tokenizer", SAMPLE, "--max_rows", "-3", NULL}, DT_E_ARG, "--max_rows -3"},
-        {{"--input", text, "--tokenizer", SAMPLE, "--loss_scale", "react", NULL}, DT_E_ARG, "last_round"},
-        {{"--input", tools, "--tokenizer", SAMPLE, NULL}, DT_E_FORMAT, "no row could be encoded"},
-        {{"--input", tools, "--tokenizer", SAMPLE, "--strict", "true", NULL},
+        {{"--input", text, "--tokenizer", sample, "--max_rows", "-3", NULL}, DT_E_ARG, "--max_rows -3"},
+        {{"--input", text, "--tokenizer", sample, "--loss_scale", "react", NULL}, DT_E_ARG, "last_round"},
+        {{"--input", tools, "--tokenizer", sample, NULL}, DT_E_FORMAT, "no row could be encoded"},
+        {{"--input", tools, "--tokenizer", sample, "--strict", "true", NULL},
          DT_E_UNSUPPORTED,
          "tools.jsonl:1: message 2"},
     };
@@ -176,7 +177,7 @@ static void view(bool colour, int columns, const char *text, const dt_ids *label
     dt_tokenizer *tokenizer;
     dt_encoder *encoder;
     dt_encoded e = {0};
-    assert_ok(dtp_tokenizer_open(&tokenizer, SAMPLE, &err), &err);
+    assert_ok(dtp_tokenizer_open(&tokenizer, sample, &err), &err);
     assert_ok(dtp_encoder_create(&encoder, tokenizer, &err), &err);
     assert_ok(dtp_encode_plain(encoder, text, strlen(text), &e, &err), &err);
     dt_token_view settings = {.tokenizer = tokenizer, .colour = colour, .columns = columns};
@@ -243,7 +244,7 @@ static void ids_without_text_show_as_question_marks(void **state)
     dt_err err = {0};
     dt_tokenizer *tokenizer;
     dt_buf out = {0};
-    assert_ok(dtp_tokenizer_open(&tokenizer, SAMPLE, &err), &err);
+    assert_ok(dtp_tokenizer_open(&tokenizer, sample, &err), &err);
     int32_t ids[] = {0, 5000}, labels[] = {DT_LABEL_IGNORE, 5000};
     float weights[] = {0, 0.25f};
     dt_token_view settings = {.tokenizer = tokenizer, .columns = 60};

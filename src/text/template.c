@@ -332,7 +332,7 @@ static double segment_weight(const dt_renderer *r, const dt_message *message, bo
 /* Length of ^<think>\s*</think>\s* at the start of the text, 0 when it is not there. */
 static size_t empty_think_length(const char *text, size_t length)
 {
-    if (length < LENGTH(THINK) || memcmp(text, THINK, LENGTH(THINK)))
+    if (length < LENGTH(THINK) || memcmp(text, THINK, LENGTH(THINK)) != 0)
         return 0;
     const char *inner = text + LENGTH(THINK);
     size_t left = length - LENGTH(THINK);
@@ -379,7 +379,7 @@ static void put_assistant(dt_renderer *r, const dt_turn *turn, bool last_turn)
         }
         dtp_python_strip(&text, &length);
     } else {
-        prefix = !o->no_non_thinking_prefix && (length < LENGTH(THINK) || memcmp(text, THINK, LENGTH(THINK)));
+        prefix = !o->no_non_thinking_prefix && (length < LENGTH(THINK) || memcmp(text, THINK, LENGTH(THINK)) != 0);
     }
     bool mask_empty_think = !o->train_empty_think && o->loss != DT_LOSS_ALL;
     size_t masked = mask_empty_think ? empty_think_length(text, length) : 0;

@@ -93,7 +93,7 @@ static void check_case(const json_t *row, dt_encoded *out)
     if (status != DT_OK)
         fail_msg("%s: %s", name, err.text);
     const char *text = json_string_value(json_object_get(row, "text"));
-    if (strcmp(out->text.data, text))
+    if (strcmp(out->text.data, text) != 0)
         fail_msg("%s: text is\n%s\nexpected\n%s", name, out->text.data, text);
     expect_array(name, "ids", json_object_get(row, "ids"), &out->ids);
     expect_array(name, "labels", json_object_get(row, "labels"), &out->labels);

@@ -111,7 +111,7 @@ static dt_status check_pre_tokenizer(dt_loading *l, const json_t *pre)
         return unsupported(l, "pre_tokenizer", shape);
     const json_t *split = json_array_get(steps, 0), *bytes = json_array_get(steps, 1);
     const char *behavior = json_string_value(json_object_get(split, "behavior"));
-    if (!has_type(split, "Split") || !behavior || strcmp(behavior, "Isolated") || !unset(split, "invert") ||
+    if (!has_type(split, "Split") || !behavior || strcmp(behavior, "Isolated") != 0 || !unset(split, "invert") ||
         !has_type(bytes, "ByteLevel") || !json_is_false(json_object_get(bytes, "add_prefix_space")) ||
         !json_is_false(json_object_get(bytes, "use_regex"))) /* absent means true */
         return unsupported(l, "pre_tokenizer", shape);

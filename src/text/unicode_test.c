@@ -90,7 +90,7 @@ static void expect_nfc(const char *text, size_t length, dt_nfc_scratch *scratch)
                                       UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     assert_true(n >= 0);
     assert_ok(dtp_nfc(text, length, scratch, &got, &err), &err);
-    if (got.length != (size_t)n || memcmp(got.data, expected, got.length)) {
+    if (got.length != (size_t)n || memcmp(got.data, expected, got.length) != 0) {
         for (size_t i = 0; i < length; i++)
             print_error("%02X ", (unsigned char)text[i]);
         fail_msg("NFC is %s, expected %s", got.data, (char *)expected);

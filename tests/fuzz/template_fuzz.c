@@ -56,7 +56,7 @@ static void check(const dt_encoded *e, dt_template_mode mode)
         abort();
     const char *start = "<|im_start|>", *stop = mode == DT_TEMPLATE_GENERATE ? "\n" : "";
     size_t n = e->text.length, n_stop = strlen(stop);
-    if (memcmp(e->text.data, start, strlen(start)) || (n_stop && memcmp(e->text.data + n - n_stop, stop, n_stop)))
+    if (memcmp(e->text.data, start, strlen(start)) != 0 || memcmp(e->text.data + n - n_stop, stop, n_stop) != 0)
         abort();
 }
 
