@@ -1,7 +1,8 @@
 /* Times the operators made of matrix products, beside OpenBLAS at the same shapes and threads.
- * usage: ops_bench [THREADS [ROUNDS]]
- * One line per case: best time, GFLOP/s (multiply-adds count as two, those of the formula only), and the share of the
- * rate that one sgemm of the same m, n, k reaches in the same run. */
+ * usage: ops_bench [THREADS [ROUNDS [NAME]]]      NAME: only cases that start with it (linear, cross_entropy,
+ * attention) With one thread its processor time counts, so that other programs do not; else the time that passes. One
+ * line per case: best time, GFLOP/s (multiply-adds count as two, those of the formula only), and the share of the rate
+ * that one sgemm of the same m, n, k reaches in the same run. */
 #include "core/memory.h"
 #include <cblas.h>
 #include <deltune/op/attention.h>
@@ -15,12 +16,13 @@
 #include <time.h>
 
 static int threads = 2, rounds = 7;
+static const char *only = "";
 static dt_exec *exec;
 
 static double now(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -91,6 +93,11 @@ static void measure(dt_op op, const void *args, bool backward, double seconds[2]
     }
 }
 
+static bool wanted(const char *name)
+{
+    return strncmp(name, only, strlen(only)) == 0;
+}
+
 static void line(const char *name, double flops, double seconds, double yardstick)
 {
     printf("%-52s %9.3f ms %8.1f GFLOP/s", name, 1e3 * seconds, flops / seconds * 1e-9);
@@ -99,6 +106,8 @@ static void line(const char *name, double flops, double seconds, double yardstic
 
 static void linear(int64_t T, int64_t in, int64_t out, dt_dtype weight, int64_t rank, float dropout)
 {
+    if (!wanted("linear"))
+        return;
     char name[128];
     double flops = 2.0 * (double)T * (double)in * (double)out, seconds[2], rate = sgemm_rate(T, out, in);
     dt_linear_args a = {DT_LINEAR_ARGS,     .x = matrix(DT_F32, T, in), .T = T, .n_parts = 1, .lora_scale = 2,
@@ -123,6 +132,8 @@ static void linear(int64_t T, int64_t in, int64_t out, dt_dtype weight, int64_t 
 
 static void cross_entropy(int64_t T, int64_t H, int64_t V, int targets_per_ten)
 {
+    if (!wanted("cross_entropy"))
+        return;
     char name[128];
     int32_t *target = dtp_alloc_aligned((size_t)T * sizeof *target);
     int64_t count = 0;
@@ -149,6 +160,8 @@ static void cross_entropy(int64_t T, int64_t H, int64_t V, int targets_per_ten)
 
 static void attention(int64_t T, int64_t samples, int64_t heads, int64_t kv_heads, int64_t D)
 {
+    if (!wanted("attention"))
+        return;
     char name[128];
     int32_t *cu = dtp_alloc_aligned((size_t)(samples + 1) * sizeof *cu);
     double pairs = 0, seconds[2];
@@ -191,6 +204,9 @@ int main(int argc, char **argv)
         threads = atoi(argv[1]);
     if (argc > 2)
         rounds = atoi(argv[2]);
+    if (argc > 3)
+        only = argv[3];
+    setvbuf(stdout, NULL, _IOLBF, 0);
     if (dt_ctx_create(&ctx, &err) != DT_OK || dt_exec_create(&exec, ctx, DT_DEVICE_CPU, 0, threads, &err) != DT_OK)
         stop(&err);
     printf("%d threads, %s\n", threads, openblas_get_config());

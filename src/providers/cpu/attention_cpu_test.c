@@ -128,12 +128,37 @@ static void samples_do_not_leak(void **state)
     ot_finish(&second.pool);
 }
 
+/* A sample alone and the same sample in a pack: the same bits. */
+static void packed_equals_separate(void **state)
+{
+    (void)state;
+    enum { BEGIN = 70, END = 275 };
+    static const int32_t cu[] = {0, BEGIN, END, 300}, alone[] = {0, END - BEGIN};
+    const shape s = {.H = 4, .Hkv = 2, .D = 64, .T_cap = 320, .n_seq = 3, .cu = cu};
+    ot_call pack = ot_begin(3), one = ot_begin(1);
+    dt_attention_args a = make(&pack.pool, &s, DT_F32, 0), b = make(&one.pool, &s, DT_F32, 0);
+    dt_tensor *tensors[] = {&b.q, &b.k, &b.v, &b.o, &b.d_o, &b.dq, &b.dk, &b.dv};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        *tensors[i] = dt_tensor_slice(*tensors[i], 0, BEGIN, END);
+    b.seqs = (dt_seqs){.cu_seqlens = alone, .n_seq = 1, .n_seq_cap = 1, .T = END - BEGIN, .T_cap = END - BEGIN};
+    run(&pack, &dtp_cpu_attention, &a);
+    run(&one, &dtp_cpu_attention, &b);
+    const dt_tensor *left[] = {&a.o, &a.dq, &a.dk, &a.dv}, *right[] = {&b.o, &b.dq, &b.dk, &b.dv};
+    for (int i = 0; i < 4; i++) {
+        dt_tensor sample = dt_tensor_slice(*left[i], 0, BEGIN, END);
+        ot_same("the sample", right[i], &sample);
+    }
+    ot_finish(&pack.pool);
+    ot_finish(&one.pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packs),
         cmocka_unit_test(decode),
         cmocka_unit_test(samples_do_not_leak),
+        cmocka_unit_test(packed_equals_separate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

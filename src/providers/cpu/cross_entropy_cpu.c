@@ -43,13 +43,14 @@ static layout layout_of(const dt_cross_entropy_args *a)
     int64_t T = a->h.shape[0] > 0 ? a->h.shape[0] : 1;
     l.pitch = (l.V + 15) / 16 * 16;
     l.rows = clamp(LOGIT_BYTES / (int64_t)sizeof(float) / (l.pitch ? l.pitch : 1), MIN_ROWS, MAX_ROWS);
-    if (l.rows > T)
-        l.rows = T;
     l.blocks = (l.V + VOCABULARY_BLOCK - 1) / VOCABULARY_BLOCK;
+    /* By the model's shape alone, so that the sums of a row do not depend on how many rows there are. */
     int64_t slice = l.rows * l.H * (int64_t)sizeof(float);
     l.slices = clamp(SLICE_BYTES / (slice ? slice : 1), 2, MAX_SLICES);
     if (l.slices > l.blocks)
         l.slices = l.blocks;
+    if (l.rows > T)
+        l.rows = T;
     return l;
 }
 

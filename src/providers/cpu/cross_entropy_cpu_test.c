@@ -123,6 +123,29 @@ static void shapes(void **state)
         check_shape(&list[i]);
 }
 
+/* A row alone has the loss and the gradient it has among others, bit for bit. */
+static void rows_do_not_depend_on_neighbours(void **state)
+{
+    (void)state;
+    enum { ROW = 321 };
+    const shape s = {.T = 600, .T_cap = 640, .H = 48, .V = 3000, .weight = DT_BF16, .targets = 1, .gradient = true};
+    static problem all, one;
+    ot_call c = ot_begin(3);
+    make(&all, &c.pool, &s, DT_F32, 0);
+    make(&one, &c.pool, &s, DT_F32, 0);
+    one.a.h = dt_tensor_slice(one.a.h, 0, ROW, ROW + 1);
+    one.a.dh = dt_tensor_slice(one.a.dh, 0, ROW, ROW + 1);
+    one.a.target = dt_tensor_slice(one.a.target, 0, ROW, ROW + 1);
+    one.a.row_loss = dt_tensor_slice(one.a.row_loss, 0, ROW, ROW + 1);
+    one.a.T = 1;
+    ot_forward(&c, &dtp_cpu_cross_entropy, &all.a, false);
+    ot_forward(&c, &dtp_cpu_cross_entropy, &one.a, false);
+    dt_tensor dh = dt_tensor_slice(all.a.dh, 0, ROW, ROW + 1), loss = dt_tensor_slice(all.a.row_loss, 0, ROW, ROW + 1);
+    ot_same("dh", &one.a.dh, &dh);
+    ot_same("row_loss", &one.a.row_loss, &loss);
+    ot_finish(&c.pool);
+}
+
 /* Equal logits: the lowest index is the answer, within a block of the vocabulary and across blocks. */
 static void ties(void **state)
 {
@@ -177,9 +200,8 @@ static void nan_shows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(ties),
-        cmocka_unit_test(workspace_is_bounded),
+        cmocka_unit_test(shapes),    cmocka_unit_test(rows_do_not_depend_on_neighbours),
+        cmocka_unit_test(ties),      cmocka_unit_test(workspace_is_bounded),
         cmocka_unit_test(nan_shows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

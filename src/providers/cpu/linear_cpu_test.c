@@ -173,6 +173,31 @@ static void shapes(void **state)
         check_shape(&list[i]);
 }
 
+/* A row of y and dx is the same bits whatever rows stand around it: packed equals separate. */
+static void rows_do_not_depend_on_neighbours(void **state)
+{
+    (void)state;
+    enum { ROW = 33 };
+    const shape s = {.T = 700, .T_cap = 704, .in = 530, .out = {150, 40}, .n_parts = 2, .rank = 4, .weight = DT_BF16};
+    ot_call all = ot_begin(3), one = ot_begin(1);
+    dt_linear_args a = make(&all.pool, &s, DT_F32, 0), b = make(&one.pool, &s, DT_F32, 0);
+    dt_tensor *of_rows[] = {&b.x,         &b.dx,         &b.dx_add,    &b.part[0].y,
+                            &b.part[0].c, &b.part[0].dy, &b.part[1].y, &b.part[1].dy};
+    for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++)
+        *of_rows[i] = dt_tensor_slice(*of_rows[i], 0, ROW, ROW + 1);
+    b.T = 1;
+    run(&all, &dtp_cpu_linear, &a);
+    run(&one, &dtp_cpu_linear, &b);
+    dt_tensor dx = dt_tensor_slice(a.dx, 0, ROW, ROW + 1);
+    ot_same("dx", &b.dx, &dx);
+    for (int j = 0; j < 2; j++) {
+        dt_tensor y = dt_tensor_slice(a.part[j].y, 0, ROW, ROW + 1);
+        ot_same("y", &b.part[j].y, &y);
+    }
+    ot_finish(&all.pool);
+    ot_finish(&one.pool);
+}
+
 /* y over c, dx over dx_add: the aliases the contract allows. */
 static void aliases(void **state)
 {
@@ -223,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes),
+        cmocka_unit_test(rows_do_not_depend_on_neighbours),
         cmocka_unit_test(aliases),
         cmocka_unit_test(nothing_to_do_in_backward),
         cmocka_unit_test(nan_stays_in_its_row),

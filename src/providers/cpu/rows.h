@@ -16,6 +16,8 @@ typedef struct dt_adamw_scalars {
     float eps, grad_scale;
 } dt_adamw_scalars;
 
+struct dt_dropout;
+
 typedef struct dt_row_kernels {
     void (*from_bf16)(float *out, const uint16_t *in, int64_t n);
     /* out = a + b; out may be a or b. */
@@ -46,6 +48,9 @@ typedef struct dt_row_kernels {
     float (*dot)(const float *a, const float *b, int64_t n);
     /* dp = p (dp - mean) * factor: the gradient of a softmax row. */
     void (*softmax_backward)(float *dp, const float *p, float mean, float factor, int64_t n);
+    /* out = base + mask * in; elements of the mask from `element` on; base NULL = 0. `out` may be `base` or `in`. */
+    void (*dropout)(float *out, const float *base, const float *in, const struct dt_dropout *d, uint64_t element,
+                    int64_t n);
     void (*adamw)(float *param, float *m, float *v, const float *grad, const dt_adamw_scalars *s, int64_t n);
     double (*sum_of_squares)(const float *x, int64_t n); /* in double */
 } dt_row_kernels;

@@ -2,6 +2,7 @@
  * embedding, AdamW, gradient norm. Widths around every vector length, any alignment, aliased outputs. */
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/cpu_isa.h"
+#include "providers/cpu/dropout.h"
 #include "providers/cpu/rows.h"
 #include "providers/op_testing.h"
 #include "providers/reference/reference.h"
@@ -54,6 +55,42 @@ static void exponential(void **state)
         dtp_row_kernels()->exp_shifted(special, 0, 8);
         assert_true(special[0] == 0 && special[1] == INFINITY && isnan(special[2]) && special[3] == 0);
         assert_true(special[4] == INFINITY && special[5] == 1 && special[6] == 1 && special[7] == INFINITY);
+    }
+}
+
+/* ---- dropout ---- */
+
+static float factor_of(const dt_dropout *d, uint64_t element)
+{
+    return (dt_dropout_mask8(d->key, element / 8, d->threshold) >> (element % 8)) & 1 ? d->factor : 0;
+}
+
+/* The mask is that of core/philox.h, also where the number of the block overflows 32 bits. */
+static void dropout(void **state)
+{
+    (void)state;
+    enum { N = 300 };
+    const uint64_t starts[] = {0, 1, 7, 8, 12345, (1ull << 35) - 150, (1ull << 35) + 3, (5ull << 35) - 8};
+    float in[N], base[N], out[N + 1];
+    for (int i = 0; i < N; i++) {
+        in[i] = (float)i - 100;
+        base[i] = (float)i * 0.25f;
+    }
+    EACH_ISA(isa)
+    {
+        dtp_cpu_isa_cap(isa);
+        for (size_t s = 0; s < COUNT(starts); s++)
+            for (int n = 0; n <= N; n += s ? 75 : 1) {
+                dt_dropout d = {{0xfedcba9876543210u, 3, 2, 77}, dt_dropout_threshold(0.3f), 1 / (1 - 0.3f), N};
+                out[n] = -1;
+                dtp_row_kernels()->dropout(out, NULL, in, &d, starts[s], n);
+                for (int i = 0; i < n; i++)
+                    assert_true(out[i] == in[i] * factor_of(&d, starts[s] + (uint64_t)i));
+                dtp_row_kernels()->dropout(out, base, in, &d, starts[s], n);
+                for (int i = 0; i < n; i++)
+                    assert_true(out[i] == in[i] * factor_of(&d, starts[s] + (uint64_t)i) + base[i]);
+                assert_true(out[n] == -1);
+            }
     }
 }
 
@@ -383,9 +420,13 @@ static void grad_norm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(exponential, all_levels_again), cmocka_unit_test_teardown(rms_norm, all_levels_again),
-        cmocka_unit_test_teardown(gates, all_levels_again),       cmocka_unit_test_teardown(rope, all_levels_again),
-        cmocka_unit_test_teardown(embedding, all_levels_again),   cmocka_unit_test_teardown(adamw, all_levels_again),
+        cmocka_unit_test_teardown(exponential, all_levels_again),
+        cmocka_unit_test_teardown(dropout, all_levels_again),
+        cmocka_unit_test_teardown(rms_norm, all_levels_again),
+        cmocka_unit_test_teardown(gates, all_levels_again),
+        cmocka_unit_test_teardown(rope, all_levels_again),
+        cmocka_unit_test_teardown(embedding, all_levels_again),
+        cmocka_unit_test_teardown(adamw, all_levels_again),
         cmocka_unit_test_teardown(grad_norm, all_levels_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

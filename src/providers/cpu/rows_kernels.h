@@ -1,4 +1,5 @@
 /* The source of dt_row_kernels, included once per instruction set with ROW_KERNELS naming the table. */
+#include "providers/cpu/dropout_kernels.h"
 #include "providers/cpu/rows.h"
 #include "providers/cpu/vec.h"
 
@@ -234,6 +235,7 @@ const dt_row_kernels ROW_KERNELS = {
     .scale = scale,
     .dot = dot,
     .softmax_backward = softmax_backward,
+    .dropout = dropout,
     .adamw = adamw,
     .sum_of_squares = sum_of_squares,
 };
