@@ -14,7 +14,7 @@ try:
     import numpy as np
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -22,7 +22,10 @@ except ImportError as missing:
 model_folder, adapter_folder, ids_file, logits_file = sys.argv[1:]
 torch.set_num_threads(1)
 try:
-    base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager").eval()
+    # adapters of an image+text checkpoint name its language model, so load the whole of it
+    multimodal = "ForConditionalGeneration" in AutoConfig.from_pretrained(model_folder).architectures[0]
+    loader = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+    base = loader.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager").eval()
 except ValueError as unknown:
     print(f"skipped: this transformers does not know the model: {unknown}")
     sys.exit(77)
