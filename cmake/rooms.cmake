@@ -63,7 +63,8 @@ function(dt_test room source)
     target_compile_definitions(${target} PRIVATE
         DT_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" DT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" DT_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
     add_test(NAME ${room}/${stem} COMMAND ${target})
-    set_tests_properties(${room}/${stem} PROPERTIES LABELS ${room} TIMEOUT 300 SKIP_RETURN_CODE 77)
+    # Tests run side by side: waiting threads must not spin (cli/main.c has the same for the program).
+    set_tests_properties(${room}/${stem} PROPERTIES LABELS ${room} TIMEOUT 300 SKIP_RETURN_CODE 77 ENVIRONMENT GOMP_SPINCOUNT=1000)
 endfunction()
 
 function(dt_build_tests)

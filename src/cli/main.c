@@ -72,6 +72,19 @@ static int unknown_command(const char *name)
     return exit_usage;
 }
 
+/* GCC's OpenMP runtime lets a thread that waits spin for milliseconds, unless the user says otherwise. Where processors
+ * are shared that costs a factor of ten and more, and it gains nothing measurable where they are not (docs/benchmarks.md).
+ * The runtime reads its settings before main, so its own variable is the one place left; it is linked statically into the
+ * program, and where it is not the weak name is NULL and nothing changes. */
+extern unsigned long long gomp_spin_count_var __attribute__((weak));
+
+static void wait_politely(void)
+{
+    enum { spins = 1000 };
+    if (&gomp_spin_count_var && !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
+        gomp_spin_count_var = spins;
+}
+
 static int run_command(const dt_command *command, int argc, char **argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -84,6 +97,7 @@ static int run_command(const dt_command *command, int argc, char **argv)
             return 0;
         }
     }
+    wait_politely();
     dt_err err = {0};
     dt_args *args = NULL;
     int result = dtp_args_parse(&args, command->table, command->incumbent, command->operands != NULL, argc, argv, &err);
