@@ -56,6 +56,12 @@ static void golden_cases_pass_on_reference(void **state)
     golden_cases_pass_on("reference");
 }
 
+static void golden_cases_pass_on_cpu(void **state)
+{
+    (void)state;
+    golden_cases_pass_on("cpu");
+}
+
 static void files_that_are_no_case_are_refused(void **state)
 {
     (void)state;
@@ -78,6 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_cases_pass_on_reference),
+        cmocka_unit_test(golden_cases_pass_on_cpu),
         cmocka_unit_test(files_that_are_no_case_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
