@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 
 mkdir -p build-fuzz
-CC=clang CXX=clang++ cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+CC=clang CXX=clang++ cmake -S . -B build-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g" \
     -DDELTUNE_FUZZ=ON -DDELTUNE_SANITIZE=ON >build-fuzz/configure.log 2>&1 || { cat build-fuzz/configure.log; exit 1; }
 ninja -C build-fuzz --quiet fuzz-targets
 

@@ -20,6 +20,14 @@ _Static_assert(DT_PANEL_MULTIPLE % PANEL == 0, "panels of every instruction set 
 /* Transposes VF vectors of VF lanes: log2(VF) rounds of exchanging halves. */
 VEC_INLINE void transpose(vf row[VF])
 {
+#if defined(__clang__) /* has no shuffle by a vector; the fuzz targets, which it builds, need no speed */
+    float square[VF][VF], turned[VF][VF];
+    memcpy(square, row, sizeof square);
+    for (int i = 0; i < VF; i++)
+        for (int j = 0; j < VF; j++)
+            turned[j][i] = square[i][j];
+    memcpy(row, turned, sizeof turned);
+#else
 #pragma GCC unroll 4
     for (int width = 1; width < VF; width *= 2)
 #pragma GCC unroll 16
@@ -36,6 +44,7 @@ VEC_INLINE void transpose(vf row[VF])
             row[i] = __builtin_shuffle(a, b, low);
             row[i + width] = __builtin_shuffle(a, b, high);
         }
+#endif
 }
 
 VEC_INLINE vf load_some(const void *from, dt_dtype dtype, int64_t at, int64_t n)
