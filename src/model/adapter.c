@@ -54,14 +54,14 @@ static dt_status check_variant(const json_t *root, const char *path, dt_err *err
         "kasa_config",
     };
     const json_t *type = json_object_get(root, "peft_type");
-    if (!json_is_string(type) || strcmp(json_string_value(type), "LORA"))
+    if (!json_is_string(type) || strcmp(json_string_value(type), "LORA") != 0)
         return refuse(path, "peft_type", "\"LORA\"", type, err);
     const json_t *bias = json_object_get(root, "bias");
     if (!is_empty(bias) && !(json_is_string(bias) && !strcmp(json_string_value(bias), "none")))
         return refuse(path, "bias", "\"none\"", bias, err);
     /* These start from changed base weights, which the adapter folder does not hold. */
     const char *init = json_string_value(json_object_get(root, "init_lora_weights"));
-    if (init && strcmp(init, "gaussian") && strcmp(init, "orthogonal"))
+    if (init && strcmp(init, "gaussian") != 0 && strcmp(init, "orthogonal") != 0)
         return refuse(path, "init_lora_weights", "true, false, \"gaussian\" or \"orthogonal\"",
                       json_object_get(root, "init_lora_weights"), err);
     for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
@@ -128,7 +128,7 @@ static dt_status lora_from_config(dt_lora **out, const dt_model_config *config, 
     if (status == DT_OK) {
         o.targets = targets;
         o.exclude = exclude;
-        o.target_regex = pattern && strcmp(pattern, "all-linear") ? pattern : NULL;
+        o.target_regex = pattern && strcmp(pattern, "all-linear") != 0 ? pattern : NULL;
         status = dtp_lora_choose(out, config, &o, true, err);
         if (status != DT_OK && status != DT_E_NOMEM)
             dt_err_prefix(err, "%s: ", path);
@@ -144,7 +144,7 @@ static dt_status lora_from_config(dt_lora **out, const dt_model_config *config, 
 static bool parse_name(const dt_model_config *config, const char *name, int64_t *layer_out, int *index_out,
                        int *kind_out)
 {
-    if (strncmp(name, tensor_prefix, sizeof tensor_prefix - 1))
+    if (strncmp(name, tensor_prefix, sizeof tensor_prefix - 1) != 0)
         return false;
     name += sizeof tensor_prefix - 1;
     static const char *const prefixes[] = {"model.language_model.layers.", "model.layers."};

@@ -123,7 +123,7 @@ static dt_status read_layout(reader *r, dt_model_config *c)
     const json_t *tied = field_of(r, "tie_word_embeddings");
     if (tied && !json_is_boolean(tied))
         return refuse(r, DT_E_FORMAT, "tie_word_embeddings", "true or false");
-    c->tied = tied && json_is_true(tied);
+    c->tied = json_is_true(tied);
     if (!c->multimodal)
         return DT_OK;
 

@@ -70,7 +70,7 @@ static bool find_module(const merge *m, const char *name, int64_t *layer_out, in
 {
     const char *prefix = dtp_config_prefix(m->config);
     const size_t n = strlen(prefix);
-    if (strncmp(name, prefix, n) || strncmp(name + n, "layers.", 7))
+    if (strncmp(name, prefix, n) != 0 || strncmp(name + n, "layers.", 7) != 0)
         return false;
     const long layer = strtol(name + n + 7, NULL, 10);
     if (layer < 0 || layer >= m->config->layers)
