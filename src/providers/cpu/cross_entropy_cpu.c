@@ -1,6 +1,6 @@
-/* Blocks of target rows against the whole vocabulary: logits of one block live in a bounded workspace, so that each
- * is computed once. Parallel over blocks of the vocabulary; the gradient of the hidden rows is summed per fixed slice
- * of the vocabulary, then over the slices in order. */
+/* Blocks of target rows against the whole vocabulary. The exponentials of one block of rows live in a bounded
+ * workspace, so that each logit and each exponential is computed once. Parallel over blocks of the vocabulary; the
+ * gradient of the hidden rows is summed per fixed slice of the vocabulary, then over the slices in order. */
 #include "providers/cpu/common.h"
 #include "providers/cpu/gemm.h"
 #include <deltune/op/cross_entropy.h>
@@ -8,9 +8,10 @@
 #include <omp.h>
 
 enum {
-    VOCABULARY_BLOCK = 512, /* logits a thread computes and reduces while they are in its cache */
-    LOGIT_BYTES = 64 << 20, /* one block of rows x vocabulary */
-    SLICE_BYTES = 32 << 20, /* partial gradients of the hidden rows */
+    VOCABULARY_BLOCK = 512,        /* logits a thread computes and reduces while they are in its cache */
+    PITCH = VOCABULARY_BLOCK + 16, /* not a power of two: rows fall into different cache sets */
+    LOGIT_BYTES = 128 << 20,       /* one block of rows x vocabulary; with 64 MiB the loss is 10-14% slower */
+    SLICE_BYTES = 32 << 20,        /* partial gradients of the hidden rows */
     MIN_ROWS = 32,
     MAX_ROWS = 512,
     MAX_SLICES = 32
@@ -20,14 +21,16 @@ enum {
 typedef struct layout {
     int64_t rows, H, V;     /* rows of a block */
     int64_t blocks, slices; /* blocks of the vocabulary; slices of blocks */
-    int64_t pitch;          /* of the logits */
 } layout;
 
 typedef struct buffers {
     int32_t *index;          /* [T_cap] rows that have a target */
-    float *h, *logits;       /* [rows,H], [rows,pitch] */
+    float *h;                /* [rows,H] */
+    float *logits;           /* [blocks,rows,PITCH]; soon exp(logit - maximum of the block), then gradients */
     float *maxima, *sums;    /* [blocks,rows] of each block of the vocabulary */
-    float *maximum, *factor; /* [rows]: the gradient is exp(logit - maximum) * factor */
+    float *maximum, *factor; /* [rows] of the whole row: a gradient is exp(logit - maximum) * factor */
+    float *target_logit;     /* [rows] */
+    bool *leads;             /* [rows]: the target is the first maximum of its block */
     float *partial;          /* [slices,rows,H] */
     char *scratch;
 } buffers;
@@ -41,9 +44,8 @@ static layout layout_of(const dt_cross_entropy_args *a)
 {
     layout l = {.H = a->h.shape[1], .V = a->weight.shape[0]};
     int64_t T = a->h.shape[0] > 0 ? a->h.shape[0] : 1;
-    l.pitch = (l.V + 15) / 16 * 16;
-    l.rows = clamp(LOGIT_BYTES / (int64_t)sizeof(float) / (l.pitch ? l.pitch : 1), MIN_ROWS, MAX_ROWS);
     l.blocks = (l.V + VOCABULARY_BLOCK - 1) / VOCABULARY_BLOCK;
+    l.rows = clamp(LOGIT_BYTES / (int64_t)sizeof(float) / (PITCH * (l.blocks ? l.blocks : 1)), MIN_ROWS, MAX_ROWS);
     /* By the model's shape alone, so that the sums of a row do not depend on how many rows there are. */
     int64_t slice = l.rows * l.H * (int64_t)sizeof(float);
     l.slices = clamp(SLICE_BYTES / (slice ? slice : 1), 2, MAX_SLICES);
@@ -67,11 +69,13 @@ static size_t place(const dt_exec *exec, const dt_cross_entropy_args *a, const l
     size_t used = 0, rows = (size_t)l->rows, H = (size_t)l->H, f = sizeof(float);
     b->index = take(memory, &used, sizeof(int32_t) * (size_t)a->h.shape[0]);
     b->h = take(memory, &used, f * rows * H);
-    b->logits = take(memory, &used, f * rows * (size_t)l->pitch);
+    b->logits = take(memory, &used, f * rows * PITCH * (size_t)l->blocks);
     b->maxima = take(memory, &used, f * rows * (size_t)l->blocks);
     b->sums = take(memory, &used, f * rows * (size_t)l->blocks);
     b->maximum = take(memory, &used, f * rows);
     b->factor = take(memory, &used, f * rows);
+    b->target_logit = take(memory, &used, f * rows);
+    b->leads = take(memory, &used, sizeof(bool) * rows);
     b->partial = take(memory, &used, f * rows * H * (size_t)l->slices);
     b->scratch = take(memory, &used, dtp_gemm_scratch_bytes() * (size_t)exec->threads);
     return used;
@@ -117,75 +121,90 @@ static dt_operand weight_block(const block *k, int64_t i, dt_transpose trans)
     return dtp_operand(&part, trans);
 }
 
-/* Logits of one block of the vocabulary, with their maximum and the sum of exponentials per row. */
+static float *block_logits(const block *k, int64_t i)
+{
+    return k->b.logits + i * k->l.rows * PITCH;
+}
+
+static int64_t row_target(const block *k, int64_t r)
+{
+    return ((const int32_t *)k->a->target.data)[k->b.index[k->first + r]];
+}
+
+static float row_weight(const block *k, int64_t r)
+{
+    const dt_tensor *weights = &k->a->row_weight;
+    return dt_tensor_present(weights) ? ((const float *)weights->data)[k->b.index[k->first + r]] : 1.0f;
+}
+
+/* What only the block with the target knows, before its logits become exponentials. */
+static void note_target(const block *k, int64_t r, const float *logits, int64_t target, float maximum)
+{
+    bool leads = logits[target] >= maximum; /* false for NaN */
+    for (int64_t v = 0; leads && v < target; v++)
+        leads = !(logits[v] >= maximum);
+    k->b.target_logit[r] = logits[target];
+    k->b.leads[r] = leads;
+}
+
+/* Logits of one block of the vocabulary, then exp(logit - maximum) with the maximum and the sum of each row. */
 static void forward_block(const block *k, int64_t i)
 {
     const dt_row_kernels *kernels = dtp_row_kernels();
-    int64_t width = block_width(k, i), rows = k->l.rows;
-    float *logits = k->b.logits + i * VOCABULARY_BLOCK;
+    int64_t width = block_width(k, i), begin = i * VOCABULARY_BLOCK;
     dt_gemm product = {.m = k->n,
                        .n = width,
                        .n_products = 1,
                        .product = {{k->l.H, 1, dtp_operand_f32(k->b.h, k->l.H, DTP_N), weight_block(k, i, DTP_T)}},
-                       .c = logits,
-                       .ldc = k->l.pitch};
+                       .c = block_logits(k, i),
+                       .ldc = PITCH};
     dtp_gemm_serial(&product, thread_scratch(k));
     for (int64_t r = 0; r < k->n; r++) {
-        float maximum = kernels->maximum(logits + r * k->l.pitch, width);
-        k->b.maxima[i * rows + r] = maximum;
-        k->b.sums[i * rows + r] = kernels->sum_exp(logits + r * k->l.pitch, maximum, width);
+        float *logits = block_logits(k, i) + r * PITCH, maximum = kernels->maximum(logits, width);
+        int64_t target = row_target(k, r) - begin;
+        if (target >= 0 && target < width)
+            note_target(k, r, logits, target, maximum);
+        k->b.maxima[i * k->l.rows + r] = maximum;
+        k->b.sums[i * k->l.rows + r] = kernels->exp_shifted(logits, maximum, width);
     }
-}
-
-static bool is_first_maximum(const block *k, int64_t r, int64_t target, float maximum)
-{
-    const float *logits = k->b.logits + r * k->l.pitch;
-    int64_t in_block = target / VOCABULARY_BLOCK;
-    if (!(logits[target] >= maximum))
-        return false;
-    for (int64_t i = 0; i < in_block; i++)
-        if (k->b.maxima[i * k->l.rows + r] >= maximum)
-            return false;
-    for (int64_t v = in_block * VOCABULARY_BLOCK; v < target; v++)
-        if (logits[v] >= maximum)
-            return false;
-    return true;
 }
 
 /* Loss of row r from the statistics of all blocks, in block order and double. */
 static void finish_row(const block *k, int64_t r, dt_cross_entropy_result *result)
 {
     const dt_cross_entropy_args *a = k->a;
-    int64_t t = k->b.index[k->first + r], target = ((const int32_t *)a->target.data)[t], rows = k->l.rows;
+    int64_t rows = k->l.rows, first_block = -1;
     float maximum = -INFINITY;
-    double sum = 0, weight = dt_tensor_present(&a->row_weight) ? ((const float *)a->row_weight.data)[t] : 1;
+    double sum = 0, weight = row_weight(k, r);
     for (int64_t i = 0; i < k->l.blocks; i++)
-        maximum = k->b.maxima[i * rows + r] > maximum ? k->b.maxima[i * rows + r] : maximum;
+        if (k->b.maxima[i * rows + r] > maximum) {
+            maximum = k->b.maxima[i * rows + r];
+            first_block = i;
+        }
     for (int64_t i = 0; i < k->l.blocks; i++)
         sum += k->b.sums[i * rows + r] * exp((double)k->b.maxima[i * rows + r] - maximum);
-    double loss = maximum + log(sum) - k->b.logits[r * k->l.pitch + target];
+    double loss = maximum + log(sum) - k->b.target_logit[r];
     k->b.maximum[r] = maximum;
     k->b.factor[r] = (float)(a->grad_scale * weight / sum);
     result->loss += weight * loss;
     result->targets++;
-    result->correct += is_first_maximum(k, r, target, maximum);
+    result->correct += k->b.leads[r] && row_target(k, r) / VOCABULARY_BLOCK == first_block;
     if (dt_tensor_present(&a->row_loss))
-        ((float *)a->row_loss.data)[t] = (float)loss;
+        ((float *)a->row_loss.data)[k->b.index[k->first + r]] = (float)loss;
 }
 
-/* Logits of one block become their gradients: factor * exp(logit - maximum), less the whole weight at the target. */
+/* Exponentials of one block become gradients of the logits: the probability times grad_scale and the row's weight,
+ * less the two at the target. */
 static void differentiate_block(const block *k, int64_t i)
 {
     const dt_row_kernels *kernels = dtp_row_kernels();
-    const dt_cross_entropy_args *a = k->a;
-    int64_t begin = i * VOCABULARY_BLOCK, width = block_width(k, i);
+    int64_t width = block_width(k, i);
     for (int64_t r = 0; r < k->n; r++) {
-        float *logits = k->b.logits + r * k->l.pitch;
-        int64_t t = k->b.index[k->first + r], target = ((const int32_t *)a->target.data)[t];
-        kernels->exp_scaled(logits + begin, k->b.maximum[r], k->b.factor[r], width);
-        if (target >= begin && target < begin + width)
-            logits[target] -=
-                a->grad_scale * (dt_tensor_present(&a->row_weight) ? ((const float *)a->row_weight.data)[t] : 1.0f);
+        float *gradients = block_logits(k, i) + r * PITCH;
+        int64_t target = row_target(k, r) - i * VOCABULARY_BLOCK;
+        kernels->scale(gradients, k->b.factor[r] * expf(k->b.maxima[i * k->l.rows + r] - k->b.maximum[r]), width);
+        if (target >= 0 && target < width)
+            gradients[target] -= k->a->grad_scale * row_weight(k, r);
     }
 }
 
@@ -196,18 +215,17 @@ static void backward_slice(const block *k, int64_t slice)
     int64_t H = k->l.H, begin = slice * k->l.blocks / k->l.slices, end = (slice + 1) * k->l.blocks / k->l.slices;
     float *partial = k->b.partial + slice * k->l.rows * H;
     for (int64_t i = begin; i < end; i++) {
-        const float *gradients = k->b.logits + i * VOCABULARY_BLOCK;
+        const float *gradients = block_logits(k, i);
         int64_t width = block_width(k, i);
         differentiate_block(k, i);
-        dt_gemm hidden = {
-            .m = k->n,
-            .n = H,
-            .n_products = 1,
-            .product = {{width, 1, dtp_operand_f32(gradients, k->l.pitch, DTP_N), weight_block(k, i, DTP_N)}},
-            .add = i > begin ? partial : NULL,
-            .ld_add = H,
-            .c = partial,
-            .ldc = H};
+        dt_gemm hidden = {.m = k->n,
+                          .n = H,
+                          .n_products = 1,
+                          .product = {{width, 1, dtp_operand_f32(gradients, PITCH, DTP_N), weight_block(k, i, DTP_N)}},
+                          .add = i > begin ? partial : NULL,
+                          .ld_add = H,
+                          .c = partial,
+                          .ldc = H};
         dtp_gemm_serial(&hidden, thread_scratch(k));
         if (!dt_tensor_present(&a->dweight))
             continue;
@@ -216,7 +234,7 @@ static void backward_slice(const block *k, int64_t slice)
             .m = width,
             .n = H,
             .n_products = 1,
-            .product = {{k->n, 1, dtp_operand_f32(gradients, k->l.pitch, DTP_T), dtp_operand_f32(k->b.h, H, DTP_N)}},
+            .product = {{k->n, 1, dtp_operand_f32(gradients, PITCH, DTP_T), dtp_operand_f32(k->b.h, H, DTP_N)}},
             .add = dweight,
             .ld_add = a->dweight.stride[0],
             .c = dweight,
@@ -266,8 +284,9 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
     for (int64_t t = 0; t < a->T; t++)
         if (target[t] >= 0)
             k.b.index[count++] = (int32_t)t;
-    for (k.first = 0; k.first < count; k.first += k.l.rows) {
-        k.n = count - k.first < k.l.rows ? count - k.first : k.l.rows;
+    int64_t parts = (count + k.l.rows - 1) / k.l.rows, each = parts ? (count + parts - 1) / parts : 0;
+    for (; k.first < count; k.first += each) { /* equal blocks: a short one pays as much for the weight */
+        k.n = count - k.first < each ? count - k.first : each;
         run_block(exec, &k, &result);
     }
     *a->result = result;

@@ -40,8 +40,6 @@ typedef struct dt_row_kernels {
     float (*maximum)(const float *x, int64_t n); /* -inf for n == 0; ignores NaN */
     /* x = exp(x - shift), in place; returns the sum. */
     float (*exp_shifted)(float *x, float shift, int64_t n);
-    /* The same sum, x left as it is. */
-    float (*sum_exp)(const float *x, float shift, int64_t n);
     /* x = exp(x - shift) * factor, in place. */
     void (*exp_scaled)(float *x, float shift, float factor, int64_t n);
     void (*scale)(float *x, float factor, int64_t n);

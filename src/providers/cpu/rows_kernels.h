@@ -145,20 +145,6 @@ static float exp_shifted(float *x, float shift, int64_t n)
     return vf_sum(sum);
 }
 
-static float sum_exp(const float *x, float shift, int64_t n)
-{
-    vf sum = {0}, offset = vf_set(shift);
-    int64_t i = 0;
-    for (; i + VF <= n; i += VF)
-        sum += vf_exp(vf_load(x + i) - offset);
-    if (i < n) {
-        float tail[VF] = {0};
-        vf_store_n(tail, vf_exp(vf_load_n(x + i, n - i) - offset), n - i);
-        sum += vf_load(tail);
-    }
-    return vf_sum(sum);
-}
-
 static void exp_scaled(float *x, float shift, float factor, int64_t n)
 {
     vf offset = vf_set(shift);
@@ -230,7 +216,6 @@ const dt_row_kernels ROW_KERNELS = {
     .rotate = rotate,
     .maximum = maximum,
     .exp_shifted = exp_shifted,
-    .sum_exp = sum_exp,
     .exp_scaled = exp_scaled,
     .scale = scale,
     .dot = dot,
