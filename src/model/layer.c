@@ -48,7 +48,8 @@ dt_status dtp_layer_backward(dt_pass *p, int64_t layer, dt_err *err)
     dt_layer *l = &p->model->store->layer[layer];
     dt_layer_memory *m = &p->memory->layer[layer];
     void *h = p->memory->h[layer];
-    const bool again = layer < p->memory->recomputed;
+    /* Nothing has been laid over the last layer since its forward. */
+    const bool again = layer < p->memory->recomputed && layer + 1 < p->config->layers;
     const bool need_dx = layer > p->model->first_trained || p->model->store->embedding.segment >= 0;
     dt_status status = DT_OK;
     if (again) {

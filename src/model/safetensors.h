@@ -79,7 +79,8 @@ dt_status dtp_st_write(const char *path, const dt_st_spec *specs, size_t n, cons
 
 /* Writes a checkpoint folder's weights: FOLDER/model.safetensors when everything fits into max_shard_bytes, else
  * model-0000i-of-0000n.safetensors and, last, model.safetensors.index.json. Specs fill shards in their order; one
- * tensor larger than the limit gets a shard of its own. The folder must exist. */
+ * tensor larger than the limit gets a shard of its own. The folder must exist; weights of the other form (one file, or
+ * an index) that an earlier save left there are removed at the end. */
 dt_status dtp_st_write_sharded(const char *folder, const dt_st_spec *specs, size_t n, uint64_t max_shard_bytes,
                                dt_st_emit emit, void *user, dt_err *err);
 

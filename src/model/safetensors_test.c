@@ -193,10 +193,13 @@ static void test_shards(void **state)
         free(shard);
     }
     json_decref(index);
-    free(path);
-    path = dtp_path_join(folder, "model.safetensors");
+    /* One file in the place of shards, and back: what a reader would prefer is always the last save. */
+    char *single = dtp_path_join(folder, "model.safetensors");
     assert_ok(dtp_st_write_sharded(folder, specs, N_SPECS, 1000, emit_pattern, (void *)(uintptr_t)specs, &err), &err);
-    assert_true(dtp_file_exists(path));
+    assert_true(dtp_file_exists(single) && !dtp_file_exists(path));
+    assert_ok(dtp_st_write_sharded(folder, specs, N_SPECS, 16, emit_pattern, (void *)(uintptr_t)specs, &err), &err);
+    assert_true(!dtp_file_exists(single) && dtp_file_exists(path));
+    free(single);
     assert_ok(dtp_remove_tree(folder, &err), &err);
     free(path);
     free(folder);

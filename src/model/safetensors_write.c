@@ -4,7 +4,9 @@
 #include "model/safetensors.h"
 #include <stdlib.h>
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 struct dt_st_sink {
     dt_writer *writer;
@@ -184,6 +186,19 @@ static dt_status write_index(const char *folder, json_t *weight_map, uint64_t to
     return status;
 }
 
+/* Readers prefer model.safetensors to an index: what an earlier save of the other kind left must go. */
+static dt_status remove_other_kind(const char *folder, bool sharded, dt_err *err)
+{
+    char *path = dtp_path_join(folder, sharded ? "model.safetensors" : "model.safetensors.index.json");
+    dt_status status = DT_OK;
+    if (!path)
+        status = dt_fail(err, DT_E_NOMEM, "%s: no memory for a path", folder);
+    else if (unlink(path) != 0 && errno != ENOENT)
+        status = dt_fail(err, DT_E_IO, "%s: cannot remove it: %s", path, strerror(errno));
+    free(path);
+    return status;
+}
+
 dt_status dtp_st_write_sharded(const char *folder, const dt_st_spec *specs, size_t n, uint64_t max_shard_bytes,
                                dt_st_emit emit, void *user, dt_err *err)
 {
@@ -208,6 +223,8 @@ dt_status dtp_st_write_sharded(const char *folder, const dt_st_spec *specs, size
     }
     if (status == DT_OK && shards > 1)
         status = write_index(folder, weight_map, total, err);
+    if (status == DT_OK)
+        status = remove_other_kind(folder, shards > 1, err);
     json_decref(weight_map);
     free(slots);
     return status;
