@@ -4,6 +4,7 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/progress.h"
+#include "core/python_json.h"
 #include "model/merge.h"
 #include "train/config.h"
 
@@ -66,7 +67,7 @@ static void show(void *user, int64_t done, int64_t total)
 static dt_status save_args(const dt_args *args, const char *folder, dt_err *err)
 {
     char *path = dtp_path_join(folder, "args.json");
-    dt_status status = path ? dtp_json_save(dtp_args_values(args), path, false, err)
+    dt_status status = path ? dtp_python_save(dtp_args_values(args), path, false, err)
                             : dt_fail(err, DT_E_NOMEM, "%s: no memory for a path", folder);
     free(path);
     return status;

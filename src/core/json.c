@@ -33,17 +33,6 @@ dt_status dtp_json_load(json_t **out, const char *path, size_t maximum, dt_err *
     return status;
 }
 
-dt_status dtp_json_save(const json_t *value, const char *path, bool sort_keys, dt_err *err)
-{
-    char *text = json_dumps(value, JSON_INDENT(2) | JSON_ENCODE_ANY | (sort_keys ? JSON_SORT_KEYS : 0));
-    char *line = text ? dtp_format("%s\n", text) : NULL;
-    dt_status status = line ? dtp_write_file(path, line, strlen(line), err)
-                            : dt_fail(err, DT_E_NOMEM, "%s: out of memory while writing JSON", path);
-    free(line);
-    free(text);
-    return status;
-}
-
 static const char *type_name(const json_t *value)
 {
     switch (json_typeof(value)) {

@@ -10,8 +10,6 @@
 /* `where` names the source in errors: "FILE:line: text". Duplicate keys are refused, depth is limited. */
 dt_status dtp_json_parse(json_t **out, const char *text, size_t length, const char *where, dt_err *err);
 dt_status dtp_json_load(json_t **out, const char *path, size_t maximum, dt_err *err);
-/* Atomic write, indent 2, keys in insertion order or sorted, newline at the end. */
-dt_status dtp_json_save(const json_t *value, const char *path, bool sort_keys, dt_err *err);
 
 /* Optional fields: absent or null leaves *out as it was. A wrong type is DT_E_FORMAT "WHERE: FIELD is ..., expected
  * ...". */

@@ -2,6 +2,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/python_json.h"
 #include "model/lora_private.h"
 #include "model/widen.h"
 #include <math.h>
@@ -375,7 +376,7 @@ static dt_status save_config(const dt_lora *lora, const char *folder, const char
 {
     char *path = dtp_path_join(folder, "adapter_config.json");
     json_t *root = config_json(lora, base_model);
-    dt_status status = path && root ? dtp_json_save(root, path, true, err)
+    dt_status status = path && root ? dtp_python_save(root, path, true, err)
                                     : dt_fail(err, DT_E_NOMEM, "%s: no memory for adapter_config.json", folder);
     json_decref(root);
     free(path);

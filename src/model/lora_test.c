@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/python_json.h"
 #include "model/safetensors.h"
 
 /* Six layers, the fourth full; 12 so that "layers.1" could be mistaken for "layers.10". */
@@ -188,7 +189,7 @@ static void write_json(const char *folder, json_t *root)
 {
     dt_err err = {0};
     char *path = dtp_path_join(folder, "adapter_config.json");
-    assert_ok(dtp_json_save(root, path, true, &err), &err);
+    assert_ok(dtp_python_save(root, path, true, &err), &err);
     json_decref(root);
     free(path);
 }

@@ -1,6 +1,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/python_json.h"
 #include "model/safetensors.h"
 #include <stdlib.h>
 
@@ -179,7 +180,7 @@ static dt_status write_index(const char *folder, json_t *weight_map, uint64_t to
 {
     char *path = dtp_path_join(folder, "model.safetensors.index.json");
     json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", weight_map);
-    dt_status status = path && index ? dtp_json_save(index, path, true, err)
+    dt_status status = path && index ? dtp_python_save(index, path, true, err)
                                      : dt_fail(err, DT_E_NOMEM, "%s: no memory for the weight index", folder);
     json_decref(index);
     free(path);

@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/memory.h"
+#include "core/python_json.h"
 #include "model/checkpoint.h"
 #include "model/store.h"
 #include "model/widen.h"
@@ -155,7 +156,7 @@ static void test_index_refusals(void **state)
         json_t *map = json_object_get(index, "weight_map");
         const char *file = cases[i].file ? cases[i].file : json_string_value(json_object_get(map, "model.norm.weight"));
         json_object_set_new(map, cases[i].name, json_string(file));
-        assert_ok(dtp_json_save(index, path, false, &err), &err);
+        assert_ok(dtp_python_save(index, path, false, &err), &err);
         json_decref(index);
         assert_true(dtp_checkpoint_open(&c, folder, &err) != DT_OK);
         assert_non_null(strstr(err.text, cases[i].part));

@@ -5,7 +5,7 @@
 #include "core/memory.h"
 #include "core/progress.h"
 #include "train/plot.h"
-#include "train/python_json.h"
+#include "core/python_json.h"
 #include "train/tensorboard.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 
 #include "core/log.h"
 #include "core/progress.h"
-#include "train/python_json.h"
+#include "core/python_json.h"
 #include "train/stop.h"
 
 #include <math.h>

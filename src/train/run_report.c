@@ -3,7 +3,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "train/python_json.h"
+#include "core/python_json.h"
 
 #include <stdlib.h>
 #include <string.h>

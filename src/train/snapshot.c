@@ -2,7 +2,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
-#include "train/python_json.h"
+#include "core/python_json.h"
 #include "train/run_folder.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "train/python_json.h"
+#include "core/python_json.h"
 
 #include "core/file.h"
 

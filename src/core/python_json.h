@@ -1,8 +1,8 @@
 /* Text as Python writes it: floats with the shortest digits that read back the same, json.dumps, and repr of a
  * dictionary. Files that tools of the reference trainer read (logging.jsonl, trainer_state.json, args.json) and the
  * console line use it, so that they compare equal character by character. */
-#ifndef DT_TRAIN_PYTHON_JSON_H
-#define DT_TRAIN_PYTHON_JSON_H
+#ifndef DT_CORE_PYTHON_JSON_H
+#define DT_CORE_PYTHON_JSON_H
 
 #include "core/memory.h"
 #include <jansson.h>

@@ -1,7 +1,7 @@
 #include "core/test.h"
 
 #include "core/json.h"
-#include "train/python_json.h"
+#include "core/python_json.h"
 
 /* Expected texts were printed by Python 3. */
 static void floats(void **state)
