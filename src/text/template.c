@@ -4,6 +4,7 @@
  * render turns with the empty think block where it belongs (rule 4). The rendered text is a sequence of parts of equal
  * weight; each part is tokenised on its own, since a token must not cross the border between loss and no loss. */
 #include "text/template.h"
+#include "core/file.h"
 #include "text/unicode.h"
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +17,36 @@ static const char TURN_END[] = "<|im_end|>\n";
 struct dt_template {
     const dt_tokenizer *tokenizer;
     dt_template_options options;
-    char *system; /* stripped; NULL or not empty */
+    dt_buf system; /* of --system, valid UTF-8; empty = none */
+    dt_ids turn_end;
 };
+
+/* ---- pieces of text ---- */
+
+static const char *find(const char *text, size_t length, const char *needle)
+{
+    return memmem(text, length, needle, strlen(needle));
+}
+
+static const char *find_last(const char *text, size_t length, const char *needle)
+{
+    const char *last = NULL, *end = text + length;
+    for (const char *p = text; (p = find(p, (size_t)(end - p), needle)); p++)
+        last = p;
+    return last;
+}
+
+static bool starts_with(const char *text, size_t length, const char *head)
+{
+    size_t n = strlen(head);
+    return length >= n && !memcmp(text, head, n);
+}
+
+static bool ends_with(const char *text, size_t length, const char *tail)
+{
+    size_t n = strlen(tail);
+    return length >= n && !memcmp(text + length - n, tail, n);
+}
 
 /* ---- conversations ---- */
 
@@ -75,13 +104,39 @@ dt_status dtp_parse_loss_strategy(const char *text, dt_template_options *options
         {"last_round", DT_LOSS_LAST_ROUND},
         {"last_round+ignore_empty_think", DT_LOSS_LAST_ROUND},
         {"all", DT_LOSS_ALL},
+        {"all+ignore_empty_think", DT_LOSS_ALL},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(text, names[i].name)) {
             options->loss = names[i].strategy;
+            options->all_but_empty_think = names[i].strategy == DT_LOSS_ALL && strchr(text, '+');
             return DT_OK;
         }
     return dt_fail(err, DT_E_ARG, "loss_scale \"%s\" is not implemented here: use default, last_round or all", text);
+}
+
+/* --system as the incumbent reads it: the content of a .txt file, or a text with \n spelled out. */
+static dt_status read_system(dt_buf *out, const char *argument, dt_err *err)
+{
+    size_t length = strlen(argument);
+    char *text = NULL;
+    if (ends_with(argument, length, ".txt")) {
+        dt_status status = dtp_read_file(argument, 0, &text, &length, err);
+        if (status != DT_OK)
+            return dt_err_prefix(err, "system text ");
+    }
+    dt_buf spelled = {0};
+    for (const char *p = text ? text : argument, *end = p + length; p < end; p++) {
+        bool newline = !text && p[0] == '\\' && p + 1 < end && p[1] == 'n';
+        dtp_buf_putc(&spelled, newline ? '\n' : *p);
+        p += newline;
+    }
+    if (!spelled.failed && spelled.length)
+        dtp_utf8_repair(spelled.data, spelled.length, out);
+    out->failed |= spelled.failed;
+    dtp_buf_free(&spelled);
+    free(text);
+    return dtp_buf_status(out, "system text", err);
 }
 
 dt_status dtp_template_create(dt_template **out, const dt_tokenizer *tokenizer, const dt_template_options *options,
@@ -99,20 +154,16 @@ dt_status dtp_template_create(dt_template **out, const dt_tokenizer *tokenizer, 
     chat->tokenizer = tokenizer;
     chat->options = *options;
     chat->options.system = NULL;
-    if (options->system) {
-        dt_buf valid = {0};
-        dtp_utf8_repair(options->system, strlen(options->system), &valid);
-        const char *system = valid.data;
-        size_t length = valid.length;
-        if (!valid.failed)
-            dtp_python_strip(&system, &length);
-        chat->system = valid.failed || length == 0 ? NULL : dtp_strndup(system, length);
-        bool lost = valid.failed || (length && !chat->system);
-        dtp_buf_free(&valid);
-        if (lost) {
-            dtp_template_free(chat);
-            return dt_fail(err, DT_E_NOMEM, "out of memory for the system text");
-        }
+    dt_encoder *encoder = NULL;
+    dt_status status = dtp_encoder_create(&encoder, tokenizer, err);
+    if (status == DT_OK)
+        status = dtp_encode(encoder, TURN_END, LENGTH(TURN_END), &chat->turn_end, err);
+    if (status == DT_OK && options->system)
+        status = read_system(&chat->system, options->system, err);
+    dtp_encoder_free(encoder);
+    if (status != DT_OK) {
+        dtp_template_free(chat);
+        return status;
     }
     *out = chat;
     return DT_OK;
@@ -122,7 +173,8 @@ void dtp_template_free(dt_template *chat)
 {
     if (!chat)
         return;
-    free(chat->system);
+    dtp_buf_free(&chat->system);
+    dtp_ids_free(&chat->turn_end);
     free(chat);
 }
 
@@ -163,25 +215,6 @@ typedef struct dt_renderer {
     dt_message no_user; /* the empty turn in front of a conversation that starts with the assistant */
     bool failed;        /* out of memory */
 } dt_renderer;
-
-static const char *find(const char *text, size_t length, const char *needle)
-{
-    return memmem(text, length, needle, strlen(needle));
-}
-
-static const char *find_last(const char *text, size_t length, const char *needle)
-{
-    const char *last = NULL, *end = text + length;
-    for (const char *p = text; (p = find(p, (size_t)(end - p), needle)); p++)
-        last = p;
-    return last;
-}
-
-static bool ends_with(const char *text, size_t length, const char *tail)
-{
-    size_t n = strlen(tail);
-    return length >= n && !memcmp(text + length - n, tail, n);
-}
 
 /* Rule 2: reasoning goes into one think block in front of the answer. `text` is stripped. */
 static void append_assistant(dt_buf *out, const char *text, size_t length)
@@ -284,8 +317,6 @@ static dt_status make_turns(dt_renderer *r, const dt_conversation *conversation,
     dt_role last = r->n_turns ? r->turns[r->n_turns - 1].role : DT_ROLE_SYSTEM;
     if (last == DT_ROLE_SYSTEM)
         return dt_fail(err, DT_E_FORMAT, "the conversation has no user or assistant message");
-    if (r->mode == DT_TEMPLATE_TRAIN && last != DT_ROLE_ASSISTANT)
-        return dt_fail(err, DT_E_FORMAT, "the last message is the user's: there is no answer to learn");
     if (r->mode == DT_TEMPLATE_GENERATE && last != DT_ROLE_USER)
         return dt_fail(err, DT_E_FORMAT, "the last message is the assistant's: there is nothing to answer");
     return DT_OK;
@@ -322,37 +353,56 @@ static double prompt_weight(const dt_renderer *r)
 
 static double segment_weight(const dt_renderer *r, const dt_message *message, bool last_turn)
 {
-    if (message->has_loss && !message->loss)
-        return 0;
-    if (message->has_loss_scale)
-        return message->loss_scale;
-    return message->has_loss || r->chat->options.loss != DT_LOSS_LAST_ROUND || last_turn;
+    bool trained = message->has_loss ? message->loss : r->chat->options.loss != DT_LOSS_LAST_ROUND || last_turn;
+    return !trained ? 0 : message->has_loss_scale ? message->loss_scale : 1;
 }
 
-/* Length of ^<think>\s*</think>\s* at the start of the text, 0 when it is not there. */
-static size_t empty_think_length(const char *text, size_t length)
+static bool masks_empty_think(const dt_template_options *o)
 {
-    if (length < LENGTH(THINK) || memcmp(text, THINK, LENGTH(THINK)) != 0)
-        return 0;
-    const char *inner = text + LENGTH(THINK);
-    size_t left = length - LENGTH(THINK);
-    const char *end = find(inner, left, END_THINK);
-    if (!end)
-        return 0;
-    const char *between = inner;
-    size_t between_length = (size_t)(end - inner);
-    dtp_python_strip(&between, &between_length);
-    if (between_length)
-        return 0;
-    const unsigned char *p = (const unsigned char *)end + LENGTH(END_THINK),
-                        *stop = (const unsigned char *)inner + left;
-    while (p < stop) {
+    return !o->train_empty_think && (o->loss != DT_LOSS_ALL || o->all_but_empty_think);
+}
+
+static size_t space_length(const char *text, size_t length)
+{
+    const unsigned char *p = (const unsigned char *)text, *end = p + length;
+    while (p < end) {
         const unsigned char *next = p;
         if (!dtp_is_python_space(dtp_utf8_next(&next)))
             break;
         p = next;
     }
     return (size_t)((const char *)p - text);
+}
+
+/* Length of ^<think>\s*</think>\s* or ^</think>\s* at the start of the text; 0 when it starts otherwise. */
+static size_t empty_think_length(const char *text, size_t length)
+{
+    size_t n = 0;
+    if (starts_with(text, length, THINK)) {
+        n = LENGTH(THINK);
+        n += space_length(text + n, length - n);
+    }
+    if (!starts_with(text + n, length - n, END_THINK))
+        return 0;
+    n += LENGTH(END_THINK);
+    return n + space_length(text + n, length - n);
+}
+
+/* One assistant message of a turn. A quirk of the incumbent is kept: when what follows an empty think block starts
+ * like one again, all of it is left out. */
+static void put_segment(dt_renderer *r, const dt_message *message, const char *text, size_t length, bool prefix,
+                        bool last_turn)
+{
+    double weight = segment_weight(r, message, last_turn);
+    bool mask = masks_empty_think(&r->chat->options) && !message->has_loss_scale;
+    if (prefix)
+        put(r, EMPTY_THINK, LENGTH(EMPTY_THINK), mask ? 0 : weight);
+    size_t block = mask && !prefix ? empty_think_length(text, length) : 0;
+    put(r, text, block, 0);
+    text += block;
+    length -= block;
+    bool again = mask && (prefix || block) && empty_think_length(text, length);
+    put(r, text, length, again ? 0 : weight);
 }
 
 /* Earlier turns lose their reasoning in generation and under last_round, unless told otherwise. */
@@ -364,66 +414,56 @@ static bool drops_history_thinking(const dt_renderer *r)
     return r->mode == DT_TEMPLATE_GENERATE || o->loss == DT_LOSS_LAST_ROUND;
 }
 
-/* Text of an assistant turn and its end: <|im_end|> and newline. */
+/* An assistant turn and its end. The think block is a matter of its first message. */
 static void put_assistant(dt_renderer *r, const dt_turn *turn, bool last_turn)
 {
     const dt_template_options *o = &r->chat->options;
+    bool bare = !last_turn && (r->mode == DT_TEMPLATE_GENERATE || o->loss == DT_LOSS_LAST_ROUND);
     const char *text = r->content.data + turn->start;
-    size_t length = turn->end - turn->start;
-    bool prefix = false;
-    if (!last_turn && drops_history_thinking(r)) {
-        const char *end = find_last(text, length, END_THINK);
-        if (end) {
-            length -= (size_t)(end + LENGTH(END_THINK) - text);
-            text = end + LENGTH(END_THINK);
-        }
-        dtp_python_strip(&text, &length);
-    } else {
-        prefix = !o->no_non_thinking_prefix && (length < LENGTH(THINK) || memcmp(text, THINK, LENGTH(THINK)) != 0);
-    }
-    bool mask_empty_think = !o->train_empty_think && o->loss != DT_LOSS_ALL;
-    size_t masked = mask_empty_think ? empty_think_length(text, length) : 0;
-
-    double weight = 0;
+    size_t length = 0;
     for (size_t i = 0; i < turn->n_segments; i++) {
         const dt_segment *segment = &r->segments[turn->first_segment + i];
-        weight = segment_weight(r, segment->message, last_turn);
-        double think_weight = mask_empty_think && !segment->message->has_loss_scale ? 0 : weight;
-        if (i == 0 && prefix)
-            put(r, EMPTY_THINK, LENGTH(EMPTY_THINK), think_weight);
-        /* The segment's share of what is left of the turn's text. */
-        const char *stop = r->content.data + segment->end;
-        size_t share = stop <= text ? 0 : (size_t)(stop - text) < length ? (size_t)(stop - text) : length;
-        size_t empty = share < masked ? share : masked;
-        put(r, text, empty, think_weight);
-        put(r, text + empty, share - empty, weight);
-        masked -= empty;
-        text += share;
-        length -= share;
+        text += length;
+        length = (size_t)(r->content.data + segment->end - text);
+        const char *shown = text;
+        size_t shown_length = length;
+        bool prefix = false;
+        if (i == 0 && !last_turn && drops_history_thinking(r)) {
+            const char *end = find_last(text, length, END_THINK);
+            shown = end ? end + LENGTH(END_THINK) : text;
+            shown_length = (size_t)(text + length - shown);
+            dtp_python_strip(&shown, &shown_length);
+        } else if (i == 0) {
+            prefix = !bare && !o->no_non_thinking_prefix && !starts_with(text, length, THINK);
+        }
+        put_segment(r, segment->message, shown, shown_length, prefix, last_turn);
     }
+    if (!last_turn)
+        put_literal(r, TURN_END, prompt_weight(r)); /* label_turn_ends comes back to it */
+    else if (!ends_with(text, length, "<|im_end|>") && !ends_with(text, length, "<|endoftext|>"))
+        put_literal(r, TURN_END, 1); /* a part of its own: it carries loss whatever the message says */
+}
 
-    if (!last_turn) {
-        put(r, TURN_END, LENGTH(TURN_END), weight > 0 ? 1 : prompt_weight(r));
-        return;
-    }
-    /* The end of the last turn is a part of its own for the incumbent: it carries loss whatever the message says. */
-    text = r->content.data + turn->start;
-    length = turn->end - turn->start;
-    if (!ends_with(text, length, "<|im_end|>") && !ends_with(text, length, "<|endoftext|>"))
-        put(r, TURN_END, LENGTH(TURN_END), 1);
+/* What stands in front of an answer to come. */
+static void put_generation_prompt(dt_renderer *r)
+{
+    const dt_template_options *o = &r->chat->options;
+    if (o->enable_thinking)
+        put_literal(r, "<think>\n", prompt_weight(r));
+    else
+        put_literal(r, EMPTY_THINK, masks_empty_think(o) ? 0 : prompt_weight(r));
 }
 
 static void render(dt_renderer *r)
 {
     double prompt = prompt_weight(r);
-    const char *system = r->chat->system;
-    size_t system_length = system ? strlen(system) : 0;
-    size_t first = 0;
+    const char *system = r->chat->system.data;
+    size_t system_length = r->chat->system.length, first = 0;
     if (r->turns[0].role == DT_ROLE_SYSTEM) {
         first = 1;
         system = r->content.data;
         system_length = r->turns[0].end;
-    } else if (system) {
+    } else if (system_length) {
         r->out->n_control += dtp_tokenizer_count_special(r->chat->tokenizer, system, system_length);
     }
     if (system_length) {
@@ -441,8 +481,8 @@ static void render(dt_renderer *r)
         put(r, r->content.data + turn->start, turn->end - turn->start, prompt);
         put_literal(r, "<|im_end|>\n<|im_start|>assistant\n", prompt);
     }
-    if (r->mode == DT_TEMPLATE_GENERATE)
-        put_literal(r, r->chat->options.enable_thinking ? "<think>\n" : EMPTY_THINK, prompt);
+    if (r->turns[r->n_turns - 1].role == DT_ROLE_USER)
+        put_generation_prompt(r);
 }
 
 /* ---- tokens and labels ---- */
@@ -458,11 +498,32 @@ static bool label(dt_encoded *out, size_t start, double weight)
         bool target = weight > 0 && i > 0; /* nothing predicts the first token */
         out->labels.data[i] = target ? out->ids.data[i] : DT_LABEL_IGNORE;
         out->weights[i] = target ? (float)weight : 0;
-        out->n_targets += target;
         out->has_weights |= target && weight != 1;
     }
     out->labels.length = n;
     return true;
+}
+
+/* The end of a turn right behind trained tokens is trained too, with weight 1. */
+static void label_turn_ends(const dt_ids *turn_end, dt_encoded *out)
+{
+    int32_t *labels = out->labels.data;
+    size_t n = turn_end->length;
+    for (size_t i = 1; i + n <= out->ids.length; i++) {
+        bool border = labels[i - 1] != DT_LABEL_IGNORE && labels[i] == DT_LABEL_IGNORE;
+        if (!border || memcmp(out->ids.data + i, turn_end->data, n * sizeof *labels) != 0)
+            continue;
+        for (size_t j = i; j < i + n; j++) {
+            labels[j] = out->ids.data[j];
+            out->weights[j] = 1;
+        }
+    }
+}
+
+static void count_targets(dt_encoded *out)
+{
+    for (size_t i = 0; i < out->labels.length; i++)
+        out->n_targets += out->labels.data[i] != DT_LABEL_IGNORE;
 }
 
 static dt_status tokenise(dt_encoder *encoder, const dt_part *parts, size_t n_parts, dt_encoded *out, dt_err *err)
@@ -511,6 +572,10 @@ dt_status dtp_template_encode(const dt_template *chat, dt_encoder *encoder, cons
     }
     if (status == DT_OK)
         status = tokenise(encoder, r.parts, r.n_parts, out, err);
+    if (status == DT_OK) {
+        label_turn_ends(&chat->turn_end, out);
+        count_targets(out);
+    }
     dtp_buf_free(&r.content);
     dtp_buf_free(&r.valid);
     free(r.turns);
@@ -525,5 +590,9 @@ dt_status dtp_encode_plain(dt_encoder *encoder, const char *text, size_t length,
     dtp_utf8_repair(text, length, &out->text);
     dt_status status = dtp_buf_status(&out->text, "text", err);
     dt_part all = {.end = out->text.length, .weight = 1};
-    return status == DT_OK ? tokenise(encoder, &all, length > 0, out, err) : status;
+    if (status == DT_OK)
+        status = tokenise(encoder, &all, length > 0, out, err);
+    if (status == DT_OK)
+        count_targets(out);
+    return status;
 }

@@ -25,7 +25,8 @@ typedef struct dt_message {
     char *content; /* UTF-8, owned by the conversation, NUL-terminated (and may contain NUL) */
     size_t length;
     bool has_loss, loss; /* key "loss": train this assistant message or not, whatever --loss_scale says */
-    bool has_loss_scale; /* key "loss_scale": the weight of its tokens, >= 0; switches the empty-think rule off */
+    bool has_loss_scale; /* key "loss_scale": the weight of its tokens where it is trained at all, >= 0; switches the
+                            empty-think rule off */
     double loss_scale;
 } dt_message;
 
@@ -46,29 +47,32 @@ typedef enum dt_loss_strategy { DT_LOSS_DEFAULT, DT_LOSS_LAST_ROUND, DT_LOSS_ALL
 
 typedef struct dt_template_options {
     dt_loss_strategy loss;       /* --loss_scale */
+    bool all_but_empty_think;    /* --loss_scale all+ignore_empty_think */
     bool train_empty_think;      /* --disable_ignore_empty_think true: empty think blocks carry loss */
     bool no_non_thinking_prefix; /* --add_non_thinking_prefix false */
     bool enable_thinking;        /* --enable_thinking: generation prompt only */
     int preserve_thinking;       /* --preserve_thinking: 1 true, 0 false, -1 not given (training keeps the reasoning
                                     of earlier turns unless last_round; generation drops it) */
-    const char *system;          /* --system: for rows without one; NULL = none. Borrowed. */
+    const char *system; /* --system, for rows without one: a text in which the two characters \n are a newline, or the
+                           name of a .txt file. Not stripped. NULL = none. Borrowed during dtp_template_create. */
 } dt_template_options;
 #define DT_TEMPLATE_OPTIONS_DEFAULT ((dt_template_options){.preserve_thinking = -1})
 
-/* --loss_scale: "default", "last_round", "all"; "+ignore_empty_think" (the incumbent's full name of the first two) is
- * accepted and changes nothing, as it is on unless train_empty_think. DT_E_ARG names the choices. */
+/* --loss_scale: "default", "last_round", "all", each also with "+ignore_empty_think": that is on for the first two
+ * anyway (unless train_empty_think), and leaves empty think blocks out of "all". DT_E_ARG names the choices. */
 dt_status dtp_parse_loss_strategy(const char *text, dt_template_options *options, dt_err *err);
 
 typedef struct dt_template dt_template;
 
-/* The tokenizer must know <|im_start|> and <|im_end|>, and outlive the template. Immutable, shared by threads. */
+/* The tokenizer must know <|im_start|> and <|im_end|>, and outlive the template. Immutable, shared by threads.
+ * DT_E_UNSUPPORTED (another kind of tokenizer), DT_E_IO (a system file), DT_E_NOMEM. */
 dt_status dtp_template_create(dt_template **out, const dt_tokenizer *tokenizer, const dt_template_options *options,
                               dt_err *err);
 void dtp_template_free(dt_template *chat); /* accepts NULL */
 
 typedef enum dt_template_mode {
     DT_TEMPLATE_TRAIN,
-    DT_TEMPLATE_GENERATE, /* ends in the generation prompt; the last message must be the user's */
+    DT_TEMPLATE_GENERATE, /* the last message must be the user's; labels mean nothing */
 } dt_template_mode;
 
 /* What one row becomes. Zero-initialise; reused by the next call, which replaces everything. */
@@ -86,9 +90,10 @@ typedef struct dt_encoded {
 void dtp_encoded_clear(dt_encoded *encoded); /* keeps the memory */
 void dtp_encoded_free(dt_encoded *encoded);
 
-/* DT_E_UNSUPPORTED for tool messages and tools, DT_E_FORMAT for a conversation that cannot be rendered (no message, a
- * system message that is not the first, the wrong last role, a bad loss_scale), DT_E_NOMEM. Training needs an assistant
- * message at the end. The encoder's tokenizer must be the template's. */
+/* A conversation that ends with the user ends in the generation prompt; in training that part carries no loss.
+ * DT_E_UNSUPPORTED for tool messages and tools, DT_E_FORMAT for a conversation that cannot be rendered (no message, a
+ * system message that is not the first, no question to generate for, a bad loss_scale), DT_E_NOMEM. The encoder's
+ * tokenizer must be the template's. */
 dt_status dtp_template_encode(const dt_template *chat, dt_encoder *encoder, const dt_conversation *conversation,
                               dt_template_mode mode, dt_encoded *out, dt_err *err);
 

@@ -1,6 +1,7 @@
 #include "core/json.h"
 #include "text/template.h"
 #include "text/test_tokenizer.h"
+#include <unistd.h>
 
 #define SAMPLE_TOKENIZER DT_SOURCE_DIR "/data/sample"
 
@@ -195,9 +196,31 @@ static void invalid_utf8_becomes_replacement_characters(void **state)
     dt_template_options options = DT_TEMPLATE_OPTIONS_DEFAULT;
     options.system = " \xFFsys\xE4\xBD ";
     encode_one(&options, DT_ROLE_USER, " a\xC3 \x80\xE4\xBD\xA0 ", &out);
-    assert_string_equal(out.text.data, "<|im_start|>system\n\xEF\xBF\xBDsys\xEF\xBF\xBD<|im_end|>\n<|im_start|>user\n"
+    assert_string_equal(out.text.data, "<|im_start|>system\n \xEF\xBF\xBDsys\xEF\xBF\xBD <|im_end|>\n<|im_start|>user\n"
                                        "a\xEF\xBF\xBD \xEF\xBF\xBD\xE4\xBD\xA0<|im_end|>\n<|im_start|>assistant\n"
                                        "<think>\n\n</think>\n\nYes.<|im_end|>\n");
+    dtp_encoded_free(&out);
+}
+
+/* --system NAME.txt is the file's content as it is. */
+static void system_text_comes_from_a_file(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/deltune-system-XXXXXX.txt";
+    int file = mkstemps(path, 4);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, "Be\\n kind.\n", 11), 11);
+    close(file);
+    dt_err err = {0};
+    dt_encoded out = {0};
+    dt_template *chat;
+    dt_template_options options = DT_TEMPLATE_OPTIONS_DEFAULT;
+    options.system = path;
+    encode_one(&options, DT_ROLE_USER, "Q", &out);
+    const char *turn = "<|im_start|>system\nBe\\n kind.\n<|im_end|>\n";
+    assert_memory_equal(out.text.data, turn, strlen(turn));
+    unlink(path);
+    assert_fails(dtp_template_create(&chat, tokenizer, &options, &err), &err, DT_E_IO, "system text /tmp/deltune");
     dtp_encoded_free(&out);
 }
 
@@ -213,7 +236,6 @@ static void what_cannot_be_rendered_is_refused(void **state)
     } bad[] = {
         {{0}, 0, DT_TEMPLATE_TRAIN, DT_E_FORMAT, "no user or assistant"},
         {{DT_ROLE_SYSTEM}, 1, DT_TEMPLATE_TRAIN, DT_E_FORMAT, "no user or assistant"},
-        {{DT_ROLE_USER}, 1, DT_TEMPLATE_TRAIN, DT_E_FORMAT, "no answer to learn"},
         {{DT_ROLE_USER, DT_ROLE_ASSISTANT}, 2, DT_TEMPLATE_GENERATE, DT_E_FORMAT, "nothing to answer"},
         {{DT_ROLE_USER, DT_ROLE_SYSTEM, DT_ROLE_ASSISTANT}, 3, DT_TEMPLATE_TRAIN, DT_E_FORMAT, "message 2 has role s"},
         {{DT_ROLE_SYSTEM, DT_ROLE_SYSTEM, DT_ROLE_USER}, 3, DT_TEMPLATE_TRAIN, DT_E_FORMAT, "message 2 has role s"},
@@ -276,6 +298,7 @@ int main(void)
         cmocka_unit_test(trained_span_decodes_to_the_answer),
         cmocka_unit_test(control_text_is_counted),
         cmocka_unit_test(invalid_utf8_becomes_replacement_characters),
+        cmocka_unit_test(system_text_comes_from_a_file),
         cmocka_unit_test(what_cannot_be_rendered_is_refused),
         cmocka_unit_test(plain_text_is_all_target_but_the_first),
     };
