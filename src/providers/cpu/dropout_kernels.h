@@ -50,17 +50,11 @@ VEC_INLINE void philox_lanes(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2
     word[0] = w0, word[1] = w1, word[2] = w2, word[3] = w3;
 }
 
-/* Interleaves within 128 bits: the low or high halves of a and b, in units of `unit` lanes. */
-VEC_INLINE vi interleave(vi a, vi b, int unit, int high)
-{
-    vi pick;
-#pragma GCC unroll 16
-    for (int lane = 0; lane < VF; lane++) {
-        int place = lane % 4 / unit, from = lane / 4 * 4 + high * 2 + place / 2 * unit + lane % unit;
-        pick[lane] = place % 2 ? VF + from : from;
-    }
-    return __builtin_shuffle(a, b, pick);
-}
+#if defined(__AVX512F__)
+#define UNPACK(half, width, a, b) (vi) _mm512_unpack##half##_epi##width((__m512i)(a), (__m512i)(b))
+#else
+#define UNPACK(half, width, a, b) (vi) _mm256_unpack##half##_epi##width((__m256i)(a), (__m256i)(b))
+#endif
 
 VEC_INLINE void batch_lanes(const dt_dropout *d, uint64_t block, uint16_t lanes[MASK_LANES])
 {
@@ -70,10 +64,9 @@ VEC_INLINE void batch_lanes(const dt_dropout *d, uint64_t block, uint16_t lanes[
         counter[lane] = lane % 4 * (VF / 4) + lane / 4;
     philox_lanes(d->key.seed, d->key.step, d->key.micro ^ ((uint32_t)(block >> 32) << 16), d->key.input,
                  counter + all((uint32_t)block), w);
-    vi t0 = interleave(w[0], w[1], 1, 0), t1 = interleave(w[0], w[1], 1, 1);
-    vi t2 = interleave(w[2], w[3], 1, 0), t3 = interleave(w[2], w[3], 1, 1);
-    vi out[4] = {interleave(t0, t2, 2, 0), interleave(t0, t2, 2, 1), interleave(t1, t3, 2, 0),
-                 interleave(t1, t3, 2, 1)};
+    vi t0 = UNPACK(lo, 32, w[0], w[1]), t1 = UNPACK(hi, 32, w[0], w[1]);
+    vi t2 = UNPACK(lo, 32, w[2], w[3]), t3 = UNPACK(hi, 32, w[2], w[3]);
+    vi out[4] = {UNPACK(lo, 64, t0, t2), UNPACK(hi, 64, t0, t2), UNPACK(lo, 64, t1, t3), UNPACK(hi, 64, t1, t3)};
     memcpy(lanes, out, sizeof out);
 }
 #endif
