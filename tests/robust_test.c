@@ -45,14 +45,20 @@ static void pause_ms(int ms)
     nanosleep(&time, NULL);
 }
 
-/* Waits until logging.jsonl of OUTPUT's run v0 has a line; false when the program ended before. */
-static bool has_started(const char *output, pid_t pid)
+static off_t log_size(const char *output)
 {
-    for (int i = 0; i < 3000; i++) {
-        char *command = dtp_format("test -s %s/%s/logging.jsonl", program_folder, output);
-        bool started = system(command) == 0;
-        free(command);
-        if (started)
+    char *path = dtp_format("%s/%s/logging.jsonl", program_folder, output);
+    struct stat info;
+    off_t size = stat(path, &info) == 0 ? info.st_size : 0;
+    free(path);
+    return size;
+}
+
+/* Waits until logging.jsonl of OUTPUT has grown beyond `before`; false when the program ended without. */
+static bool has_started(const char *output, off_t before, pid_t pid)
+{
+    for (int i = 0; i < 6000; i++) {
+        if (log_size(output) > before)
             return true;
         if (waitpid(pid, NULL, WNOHANG) == pid)
             return false;
@@ -100,33 +106,35 @@ static int check_folders(const char *output)
 static void kill_at_any_moment(void **state)
 {
     (void)state;
-    enum { last = 400 };
-    char *whole = arguments_for("whole", "--max_steps 400 --save_steps 400 --lora_rank 4 --add_version false");
+    enum { last = 250 };
+    char *whole = arguments_for("whole", "--max_steps 250 --save_steps 250 --lora_rank 4 --add_version false");
     program_succeeds(whole);
     free(whole);
     unsigned seed = 20240607;
-    int reached = 0, kills = 0;
+    int reached = -1, kills = 0;
     for (int i = 0; i < 20; i++) {
         char *more =
-            dtp_format("--max_steps 400 --save_steps 1 --save_total_limit 2 --lora_rank 4 --add_version false %s",
+            dtp_format("--max_steps 250 --save_steps 1 --save_total_limit 2 --lora_rank 4 --add_version false %s",
                        reached > 0 ? "--resume_from_checkpoint latest" : "");
         char *arguments = arguments_for("killed", more);
+        off_t before = log_size("killed");
         pid_t pid = start(arguments);
-        pause_ms(60 + rand_r(&seed) % 250);
+        assert_true(has_started("killed", before, pid));
+        pause_ms(rand_r(&seed) % 100); /* somewhere within the steps, each of which saves */
         kill(pid, SIGKILL);
         kills += wait_for(pid) == 128 + SIGKILL;
         int step = check_folders("killed");
-        assert_true(step >= reached || step == -1);
-        reached = step > reached ? step : reached;
+        assert_true(step >= reached);
+        reached = step;
         free(arguments);
         free(more);
     }
     assert_true(kills > 0);
     print_message("%d kills, step %d reached\n", kills, reached);
-    char *rest = arguments_for("killed", "--max_steps 400 --save_steps 400 --lora_rank 4 --add_version false "
+    char *rest = arguments_for("killed", "--max_steps 250 --save_steps 250 --lora_rank 4 --add_version false "
                                          "--resume_from_checkpoint latest");
-    if (reached > 0 && reached < last)
-        program_succeeds(rest);
+    assert_true(reached > 0 && reached < last);
+    program_succeeds(rest);
     free(rest);
     char *a = dtp_format("%s/whole/checkpoint-%d", program_folder, last);
     char *b = dtp_format("%s/killed/checkpoint-%d", program_folder, last);
@@ -185,7 +193,7 @@ static void stops_on_a_signal(int signal_number, const char *output)
     char *more = dtp_format("--max_steps 100000 --save_steps 100000 --lora_rank 4 --add_version false");
     char *arguments = arguments_for(output, more);
     pid_t pid = start(arguments);
-    assert_true(has_started(output, pid));
+    assert_true(has_started(output, 0, pid));
     kill(pid, signal_number);
     int code = wait_for(pid);
     char *text = program_output();
@@ -218,7 +226,7 @@ static void the_second_signal_leaves_at_once(void **state)
     char *arguments = dtp_format("%s --output_dir %s/twice --max_steps 100000 --lora_rank 4 --add_version false",
                                  common, program_folder);
     pid_t pid = start(arguments);
-    assert_true(has_started("twice", pid));
+    assert_true(has_started("twice", 0, pid));
     kill(pid, SIGINT);
     kill(pid, SIGTERM); /* another number, because two of one kind may arrive as one */
     int code = wait_for(pid);

@@ -7,6 +7,15 @@
 
 enum { exit_failure = 1, exit_usage = 2 };
 
+#ifdef __SANITIZE_ADDRESS__
+/* The font library below the plot plug-in keeps caches until the process ends. */
+DT_API const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libfontconfig\n";
+}
+#endif
+
 static const dt_command *find_command(const char *name)
 {
     for (const dt_command *const *at = dtp_commands; *at; at++)
@@ -73,9 +82,9 @@ static int unknown_command(const char *name)
 }
 
 /* GCC's OpenMP runtime lets a thread that waits spin for milliseconds, unless the user says otherwise. Where processors
- * are shared that costs a factor of ten and more, and it gains nothing measurable where they are not (docs/benchmarks.md).
- * The runtime reads its settings before main, so its own variable is the one place left; it is linked statically into the
- * program, and where it is not the weak name is NULL and nothing changes. */
+ * are shared that costs a factor of ten and more, and it gains nothing measurable where they are not
+ * (docs/benchmarks.md). The runtime reads its settings before main, so its own variable is the one place left; it is
+ * linked statically into the program, and where it is not the weak name is NULL and nothing changes. */
 extern unsigned long long gomp_spin_count_var __attribute__((weak));
 
 static void wait_politely(void)
