@@ -28,21 +28,29 @@ static const dt_arg_group output_group = DT_ARG_GROUP("Output", output_specs),
                           explain_group = DT_ARG_GROUP("Explain", explain_specs);
 static const dt_arg_group *const table[] = {&dtp_device_arguments, &output_group, &explain_group, NULL};
 
-static json_t *caps_json(uint32_t caps)
-{
-    static const struct {
-        uint32_t bit;
-        const char *name;
-    } names[] = {{DT_CAP_PACKED, "packed"},
+static const struct {
+    uint32_t bit;
+    const char *name;
+} cap_names[] = {{DT_CAP_PACKED, "packed"},
                  {DT_CAP_BACKWARD, "backward"},
                  {DT_CAP_STATE, "state"},
                  {DT_CAP_GVA, "gva"},
                  {DT_CAP_DETERMINISTIC, "deterministic"}};
+
+static json_t *caps_json(uint32_t caps)
+{
     json_t *list = json_array();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (caps & names[i].bit)
-            json_array_append_new(list, json_string(names[i].name));
+    for (size_t i = 0; i < sizeof cap_names / sizeof *cap_names; i++)
+        if (caps & cap_names[i].bit)
+            json_array_append_new(list, json_string(cap_names[i].name));
     return list;
+}
+
+static void print_caps(uint32_t caps)
+{
+    for (size_t i = 0; i < sizeof cap_names / sizeof *cap_names; i++)
+        if (caps & cap_names[i].bit)
+            printf(" %s", cap_names[i].name);
 }
 
 static json_t *op_json(dt_ctx *ctx, dt_op op, dt_device_kind device)
@@ -88,27 +96,36 @@ static dt_status print_json(dt_ctx *ctx, dt_device_kind device, dt_err *err)
     return DT_OK;
 }
 
-/* Below each operator's line: who else there is, and why it is not asked first. */
-static void print_others(dt_ctx *ctx, dt_op op, dt_device_kind device, const char *current)
+/* The line below an operator: what the current entry can do, then who else there is and why it is not asked first. */
+static void print_others(dt_ctx *ctx, dt_op op, dt_device_kind device, const dt_op_info *current)
 {
+    printf("    can:");
+    print_caps(current->caps);
     dt_candidate_info c;
-    for (size_t i = 0; dt_ctx_candidate_info(ctx, op, device, i, &c); i++)
-        if (strcmp(c.provider, current) != 0 || !c.available)
-            printf("  %-16s %-10s %-8s %s%s%s\n", "", c.provider, c.version, c.available ? "could run" : "unavailable",
-                   c.why[0] ? ": " : "", c.why);
+    for (size_t i = 0; dt_ctx_candidate_info(ctx, op, device, i, &c); i++) {
+        if (strcmp(c.provider, current->provider) == 0 && c.available)
+            continue;
+        printf("; %s %s %s", c.provider, c.version,
+               !c.available                             ? "unavailable"
+               : current->source == DT_SOURCE_AUTOMATIC ? "is next"
+                                                        : "is not asked");
+        if (c.why[0])
+            printf(" (%s)", c.why);
+    }
+    putchar('\n');
 }
 
 static dt_status print_text(dt_ctx *ctx, dt_device_kind device)
 {
     for (int op = 0; op < DT_OP_COUNT; op++) {
-        dt_op_info info;
+        dt_op_info info = {.provider = ""};
         bool served = dt_ctx_op_info(ctx, (dt_op)op, device, &info, NULL) == DT_OK;
         if (served)
             printf("%-18s %-10s %-8s %-9s %s\n", info.op, info.provider, info.version, dt_op_source_name(info.source),
                    info.file);
         else
             printf("%-18s no provider can run on %s\n", dt_op_name((dt_op)op), dt_device_name(device));
-        print_others(ctx, (dt_op)op, device, served ? info.provider : "");
+        print_others(ctx, (dt_op)op, device, &info);
     }
     dt_attempt a;
     for (size_t i = 0; dt_ctx_attempt(ctx, i, &a); i++)

@@ -13,6 +13,12 @@ typedef enum dt_role {
     DT_ROLE_GRADIENT  /* written (or added to) by backward, compared */
 } dt_role;
 
+typedef enum dt_storage {
+    DT_STORE_ACT, /* the activation dtype of the run; weights too */
+    DT_STORE_F32,
+    DT_STORE_I32
+} dt_storage;
+
 /* What the tensor's first dimension is. */
 typedef enum dt_place {
     DT_PLACE_ROWS,  /* tokens */
@@ -24,7 +30,7 @@ typedef struct dt_binding {
     const char *name; /* in the case */
     size_t offset;    /* of the dt_tensor in the argument struct */
     dt_role role;
-    bool activation; /* follows the activation dtype (weights too); else F32 */
+    dt_storage storage;
     dt_place place;
     dt_slicing slicing;      /* of results */
     bool loose;              /* dg, dbeta: differences of large sums, ten times the gradient tolerance */

@@ -22,7 +22,7 @@ typedef struct dt_run {
 /* Rows of tokens, as opposed to weights and states: the tensors that capacity rows and strides apply to. */
 static bool has_rows(const dt_case_tensor *t)
 {
-    return t->binding->place == DT_PLACE_ROWS && t->rank >= 2;
+    return t->binding->place == DT_PLACE_ROWS;
 }
 
 /* The buffer's shape: capacity rows below, padding behind each row. A padded row is [.., width + row_pad] in memory. */
@@ -37,7 +37,7 @@ static void buffer_shape(const dt_run *run, const dt_case_tensor *t, int *rank, 
     shape[1] = 1;
     for (int i = 1; i < t->rank; i++)
         shape[1] *= t->shape[i];
-    shape[1] += t->binding->activation ? run->setup->row_pad : 0;
+    shape[1] += t->binding->storage == DT_STORE_ACT && t->rank >= 2 ? run->setup->row_pad : 0;
 }
 
 /* The view of the buffer that the operator gets. */
@@ -85,7 +85,9 @@ static dt_status make_buffer(dt_run *run, int i, dt_err *err)
     int rank;
     int64_t shape[DT_MAX_RANK] = {1, 1, 1, 1};
     buffer_shape(run, t, &rank, shape);
-    dt_dtype dtype = t->binding->activation ? run->setup->activation : DT_F32;
+    const dt_dtype dtypes[] = {
+        [DT_STORE_ACT] = run->setup->activation, [DT_STORE_F32] = DT_F32, [DT_STORE_I32] = DT_I32};
+    dt_dtype dtype = dtypes[t->binding->storage];
     dt_status status = dtp_guarded_create(&run->buffer[i], run->exec, dtype, rank, shape, err);
     if (status == DT_OK && dtp_binding_is_given(t->binding)) {
         float *image = spread(run, i);

@@ -40,7 +40,9 @@ static float normal(dt_draw *d)
     return (uniform(d) + uniform(d) + uniform(d) + uniform(d) - 2) * 1.7320508f;
 }
 
-typedef enum dt_fill { FILL_NORMAL, FILL_DECAY, FILL_UNIT, FILL_SMALL } dt_fill;
+typedef enum dt_fill { FILL_NORMAL, FILL_DECAY, FILL_UNIT, FILL_SMALL, FILL_INDEX } dt_fill;
+
+enum { VOCABULARY = 37 }; /* and positions are below it too */
 
 static bool add(dt_case *c, dt_draw *d, const char *name, int rank, const int64_t *shape, dt_fill fill)
 {
@@ -49,10 +51,11 @@ static bool add(dt_case *c, dt_draw *d, const char *name, int rank, const int64_
         return false;
     bool given = dtp_binding_is_given(t->binding);
     for (int64_t i = 0; given && i < t->count; i++)
-        t->values[i] = bf16_exact(fill == FILL_DECAY   ? -uniform(d) * 0.5f
-                                  : fill == FILL_UNIT  ? uniform(d)
-                                  : fill == FILL_SMALL ? 0.1f * normal(d)
-                                                       : normal(d));
+        t->values[i] = fill == FILL_INDEX ? (float)between(d, 0, VOCABULARY - 1)
+                                          : bf16_exact(fill == FILL_DECAY   ? -uniform(d) * 0.5f
+                                                       : fill == FILL_UNIT  ? uniform(d)
+                                                       : fill == FILL_SMALL ? 0.1f * normal(d)
+                                                                            : normal(d));
     return true;
 }
 
@@ -139,10 +142,61 @@ static bool make_norm(dt_case *c, dt_draw *d, double size, bool gated)
     return good;
 }
 
+static bool make_gate(dt_case *c, dt_draw *d, int64_t T)
+{
+    int64_t C = between(d, 1, 300);
+    return add(c, d, "x", SHAPE(T, C), FILL_NORMAL) && add(c, d, "gate", SHAPE(T, C), FILL_NORMAL) &&
+           add(c, d, "y", SHAPE(T, C), FILL_NORMAL) && add(c, d, "dy", SHAPE(T, C), FILL_NORMAL) &&
+           add(c, d, "dx", SHAPE(T, C), FILL_NORMAL) && add(c, d, "dgate", SHAPE(T, C), FILL_NORMAL);
+}
+
+static bool make_gdn_gates(dt_case *c, dt_draw *d, int64_t T)
+{
+    int64_t H = between(d, 1, 48);
+    return add(c, d, "a", SHAPE(T, H), FILL_NORMAL) && add(c, d, "b", SHAPE(T, H), FILL_NORMAL) &&
+           add(c, d, "A_log", SHAPE(H), FILL_NORMAL) && add(c, d, "dt_bias", SHAPE(H), FILL_NORMAL) &&
+           add(c, d, "g", SHAPE(T, H), FILL_NORMAL) && add(c, d, "beta", SHAPE(T, H), FILL_NORMAL) &&
+           add(c, d, "dg", SHAPE(T, H), FILL_NORMAL) && add(c, d, "dbeta", SHAPE(T, H), FILL_NORMAL) &&
+           add(c, d, "da", SHAPE(T, H), FILL_NORMAL) && add(c, d, "db", SHAPE(T, H), FILL_NORMAL) &&
+           add(c, d, "dA_log", SHAPE(H), FILL_NORMAL) && add(c, d, "ddt_bias", SHAPE(H), FILL_NORMAL);
+}
+
+static bool make_rope(dt_case *c, dt_draw *d, int64_t T)
+{
+    int64_t heads = between(d, 1, 4);
+    return add(c, d, "x", SHAPE(T, heads, 64), FILL_NORMAL) && add(c, d, "positions", SHAPE(T), FILL_INDEX) &&
+           add(c, d, "y", SHAPE(T, heads, 64), FILL_NORMAL) && add(c, d, "dy", SHAPE(T, heads, 64), FILL_NORMAL) &&
+           add(c, d, "dx", SHAPE(T, heads, 64), FILL_NORMAL);
+}
+
+static bool make_embedding(dt_case *c, dt_draw *d, int64_t T)
+{
+    int64_t H = between(d, 1, 200);
+    return add(c, d, "ids", SHAPE(T), FILL_INDEX) && add(c, d, "weight", SHAPE(VOCABULARY, H), FILL_NORMAL) &&
+           add(c, d, "y", SHAPE(T, H), FILL_NORMAL) && add(c, d, "dy", SHAPE(T, H), FILL_NORMAL) &&
+           add(c, d, "dweight", SHAPE(VOCABULARY, H), FILL_NORMAL);
+}
+
+static bool make_linear(dt_case *c, dt_draw *d, int64_t T)
+{
+    int64_t in = 8 * between(d, 1, 24), out = 8 * between(d, 1, 24), rank = 4;
+    bool residual = draw(d) & 1, adapter = draw(d) & 1;
+    bool good = add(c, d, "x", SHAPE(T, in), FILL_NORMAL) && add(c, d, "weight", SHAPE(out, in), FILL_SMALL) &&
+                add(c, d, "y", SHAPE(T, out), FILL_NORMAL) && add(c, d, "dy", SHAPE(T, out), FILL_NORMAL) &&
+                add(c, d, "dx", SHAPE(T, in), FILL_NORMAL) && add(c, d, "dweight", SHAPE(out, in), FILL_NORMAL);
+    if (residual)
+        good = good && add(c, d, "c", SHAPE(T, out), FILL_NORMAL);
+    if (adapter)
+        good = good && add(c, d, "lora_a", SHAPE(rank, in), FILL_SMALL) &&
+               add(c, d, "lora_b", SHAPE(out, rank), FILL_SMALL) &&
+               add(c, d, "dlora_a", SHAPE(rank, in), FILL_NORMAL) &&
+               add(c, d, "dlora_b", SHAPE(out, rank), FILL_NORMAL);
+    return good;
+}
+
 bool dtp_can_generate(dt_op op)
 {
-    return op == DT_OP_GDN || op == DT_OP_CAUSAL_CONV1D || op == DT_OP_ATTENTION || op == DT_OP_RMS_NORM ||
-           op == DT_OP_RMS_NORM_GATED;
+    return dtp_op_binding(op) != NULL;
 }
 
 static const char *params_of(dt_op op)
@@ -151,8 +205,29 @@ static const char *params_of(dt_op op)
     case DT_OP_GDN: return "{\"scale\": 0.08838834764831845, \"use_qk_l2norm_in_kernel\": true}";
     case DT_OP_CAUSAL_CONV1D: return "{\"activation\": \"silu\"}";
     case DT_OP_ATTENTION: return "{\"scale\": 0.08838834764831845, \"causal\": true}";
+    case DT_OP_ROPE: return "{\"theta\": 10000, \"rotary_dim\": 32}";
+    case DT_OP_LINEAR: return "{\"lora_scale\": 2.0}";
     case DT_OP_RMS_NORM: return "{\"eps\": 1e-6, \"zero_centered\": true}";
     default: return "{\"eps\": 1e-6}";
+    }
+}
+
+static bool make(dt_case *c, dt_draw *d, dt_op op, double size, int64_t T, int64_t N)
+{
+    int64_t rows = 1 + (int64_t)(size * 100); /* of operators without samples */
+    switch (op) {
+    case DT_OP_GDN: return make_gdn(c, d, size, T, N);
+    case DT_OP_CAUSAL_CONV1D: return make_conv(c, d, size, T, N);
+    case DT_OP_ATTENTION: return make_attention(c, d, size, T, N);
+    case DT_OP_RMS_NORM: return make_norm(c, d, size, false);
+    case DT_OP_RMS_NORM_GATED: return make_norm(c, d, size, true);
+    case DT_OP_SIGMOID_GATE:
+    case DT_OP_SWIGLU: return make_gate(c, d, rows);
+    case DT_OP_GDN_GATES: return make_gdn_gates(c, d, rows);
+    case DT_OP_ROPE: return make_rope(c, d, rows);
+    case DT_OP_EMBEDDING: return make_embedding(c, d, rows);
+    case DT_OP_LINEAR: return make_linear(c, d, rows);
+    default: return false;
     }
 }
 
@@ -167,10 +242,7 @@ dt_status dtp_generate_case(dt_case *out, dt_op op, uint64_t seed, int index, in
     double size = total > 1 ? (double)index / (total - 1) : 1;
     int32_t cu[MAX_SAMPLES + 1];
     int64_t N = draw_boundaries(&d, size, cu), T = cu[N];
-    bool good = op == DT_OP_GDN             ? make_gdn(out, &d, size, T, N)
-                : op == DT_OP_CAUSAL_CONV1D ? make_conv(out, &d, size, T, N)
-                : op == DT_OP_ATTENTION     ? make_attention(out, &d, size, T, N)
-                                            : make_norm(out, &d, size, op == DT_OP_RMS_NORM_GATED);
+    bool good = make(out, &d, op, size, T, N);
     status = good ? DT_OK : dt_fail(err, DT_E_NOMEM, "%s: out of memory", name);
     if (status == DT_OK && out->op->seqs_offset)
         status = dtp_case_set_boundaries(out, cu, N, err);
