@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------------ access to the values */
 
@@ -61,6 +62,23 @@ static dt_status strings(dt_strings *out, const dt_train_config *c, const char *
 static void resolve(dt_train_config *c, const char *name, json_t *value)
 {
     json_object_set_new(c->values, name, value);
+}
+
+/* Checkpoints name these folders and are read from anywhere, so paths are made absolute. */
+static dt_status make_absolute(dt_train_config *c, const char *name, dt_err *err)
+{
+    const char *path = text(c, name);
+    if (!path || *path == '/')
+        return DT_OK;
+    char *here = getcwd(NULL, 0), *full = here ? dtp_path_join(here, path) : NULL;
+    free(here);
+    if (!full)
+        return dt_fail(err, DT_E_NOMEM, "--%s: out of memory", name);
+    char *real = realpath(full, NULL); /* without . and .., if it is there already */
+    resolve(c, name, json_string(real ? real : full));
+    free(real);
+    free(full);
+    return DT_OK;
 }
 
 static dt_status at_least(const dt_train_config *c, const char *name, int64_t least, dt_err *err)
@@ -148,6 +166,10 @@ static dt_status resolve_model(dt_train_config *c, const json_t *given, dt_err *
             err, DT_E_ARG,
             "--model: \"%s\" is not a folder; download the checkpoint first (hf download ID --local-dir DIR)",
             c->model);
+    dt_status st = make_absolute(c, "model", err);
+    if (st != DT_OK)
+        return st;
+    c->model = text(c, "model");
     const char *template_name = text(c, "template"), *type = text(c, "model_type");
     if (template_name && strcmp(template_name, "qwen3_5") != 0)
         return dt_fail(err, DT_E_UNSUPPORTED, "--template %s: not implemented here; the template is qwen3_5",
@@ -178,7 +200,7 @@ static dt_status resolve_model(dt_train_config *c, const json_t *given, dt_err *
     c->gradient_checkpointing = json_is_string(checkpointing) ? DT_CHECKPOINTING_AUTO
                                 : json_is_true(checkpointing) ? DT_CHECKPOINTING_ON
                                                               : DT_CHECKPOINTING_OFF;
-    dt_status st = at_least(c, "lora_rank", 1, err);
+    st = at_least(c, "lora_rank", 1, err);
     if (st == DT_OK)
         st = within(c, "lora_dropout", 0, 1, err);
     return st == DT_OK ? strings(&c->target_modules, c, "target_modules", err) : st;
@@ -383,12 +405,15 @@ static dt_status resolve_output(dt_train_config *c, dt_err *err)
         char *folder = dtp_format("output/%s", dtp_path_base(c->model));
         if (!folder)
             return dt_fail(err, DT_E_NOMEM, "--output_dir: out of memory");
-        char *slash = strchr(folder + 7, '/'); /* the model's own trailing slash */
+        char *slash = strchr(folder + strlen("output/"), '/'); /* the model's own trailing slash */
         if (slash)
             *slash = '\0';
         resolve(c, "output_dir", json_string(folder));
         free(folder);
     }
+    dt_status st = make_absolute(c, "output_dir", err);
+    if (st != DT_OK)
+        return st;
     c->output_dir = text(c, "output_dir");
     c->resume_from = text(c, "resume_from_checkpoint");
     c->resume_only_model = flag(c, "resume_only_model");

@@ -4,8 +4,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/progress.h"
-#include "train/plot.h"
 #include "core/python_json.h"
+#include "train/plot.h"
 #include "train/tensorboard.h"
 
 #include <errno.h>
@@ -28,6 +28,7 @@ struct dt_logger {
     FILE *file;
     dt_tensorboard *tensorboard;
     dt_progress bar, eval_bar;
+    char rate[48]; /* behind the bar */
     bool evaluating;
     double start;
     uint64_t device_memory;
@@ -130,10 +131,9 @@ void dtp_logger_tick(dt_logger *logger, int64_t step, int64_t tokens)
 {
     if (!logger->options.progress)
         return;
-    char extra[48];
     double seconds = dtp_logger_seconds(logger);
-    snprintf(extra, sizeof extra, "%.0f tok/s", seconds > 0 ? (double)tokens / seconds : 0);
-    dtp_progress_update(&logger->bar, step, extra);
+    snprintf(logger->rate, sizeof logger->rate, "%.0f tok/s", seconds > 0 ? (double)tokens / seconds : 0);
+    dtp_progress_update(&logger->bar, step, logger->rate);
 }
 
 void dtp_logger_eval_begin(dt_logger *logger, int64_t batches)
@@ -296,6 +296,8 @@ dt_status dtp_logger_write(dt_logger *logger, dt_log_line kind, json_t *values, 
     }
     if (st == DT_OK)
         st = append_line(logger, values, err);
+    if (st == DT_OK && kind == DT_LINE_END && logger->options.progress)
+        dtp_progress_finish(&logger->bar, logger->rate);
     if (st == DT_OK)
         print_line(logger, values);
     if (st == DT_OK && logger->tensorboard)
