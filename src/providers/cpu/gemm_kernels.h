@@ -6,8 +6,8 @@
 #include "providers/cpu/gemm.h"
 #include "providers/cpu/vec.h"
 
-/* 24 of 32 registers accumulate with AVX-512, 12 of 16 otherwise; the others hold a row of B and one element of A. */
-#if defined(__AVX512F__)
+/* 24 of 32 registers accumulate with AVX-512 and NEON, 12 of 16 otherwise; the others hold a row of B and one element of A. */
+#if defined(__AVX512F__) || defined(__aarch64__)
 enum { TILE_ROWS = 8 };
 #else
 enum { TILE_ROWS = 4 };
@@ -215,7 +215,7 @@ static void run_tile(const tile *t, int64_t rows)
         TILE_CASE(2)
         TILE_CASE(3)
         TILE_CASE(4)
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
         TILE_CASE(5)
         TILE_CASE(6)
         TILE_CASE(7)
