@@ -24,16 +24,14 @@ mkdir "$out"
 title "1. A small model of the Qwen3.5 shape, random weights (data/sample/config.json)"
 run deltune init --config data/sample/config.json --tokenizer data/sample --output_dir $out/model
 
-title "2. Training all of its weights on the sample data, so that it can answer at all"
-run deltune sft --model $out/model --tuner_type full \
-    --dataset data/sample/instructions.jsonl \
+title "2. Training all of its weights on a few hundred questions and answers, so that it can answer at all"
+run deltune sft --model $out/model --tuner_type full --dataset data/sample/instructions.jsonl \
     --packing true --max_length 512 --gradient_accumulation_steps 1 --gradient_checkpointing false \
-    --learning_rate 1e-3 --warmup_ratio 0.05 --max_steps 400 --logging_steps 50 --save_steps 400 \
+    --learning_rate 1e-3 --warmup_ratio 0.05 --max_steps 600 --logging_steps 50 --save_steps 600 \
     --output_dir $out/base --add_version false
 
-title "3. The reference recipe: LoRA on the frozen bf16 weights, packed samples, 300 steps"
-run deltune sft --model $out/base/checkpoint-400 --tuner_type lora \
-    --dataset data/sample/instructions.jsonl data/sample/chat.jsonl \
+title "3. The reference recipe on conversations it does not know: LoRA, bf16 weights, packed samples, 300 steps"
+run deltune sft --model $out/base/checkpoint-600 --tuner_type lora --dataset data/sample/chat.jsonl \
     --torch_dtype bfloat16 --packing true --max_length 512 \
     --per_device_train_batch_size 1 --gradient_accumulation_steps 1 \
     --learning_rate 1e-3 --max_steps 300 --logging_steps 20 --save_steps 300 \
@@ -45,10 +43,10 @@ for file in checkpoint-300/adapter_model.safetensors checkpoint-300/adapter_conf
     [ -s $out/lora/$file ] || { echo "missing: $out/lora/$file" >&2; exit 1; }
 done
 
-title "5. Asking the model with its adapter"
-for question in "What is the capital of France?" "7乘以8等于多少？" "Translate \"thank you\" into Chinese."; do
-    run deltune infer --adapters $out/lora/checkpoint-300 --prompt "$question" --temperature 0 --max_new_tokens 100
-done
+title "5. Asking the model without its adapter, and with it"
+run deltune infer --model $out/base/checkpoint-600 --prompt "Tell me a joke." --temperature 0
+run deltune infer --adapters $out/lora/checkpoint-300 --prompt "Tell me a joke." --temperature 0
+run deltune infer --adapters $out/lora/checkpoint-300 --prompt "推荐一本关于海洋的书。" --temperature 0
 
 title "Done in $((SECONDS - start)) s"
 cat <<TEXT
