@@ -82,6 +82,8 @@ const json_t *dtp_args_given_names(const dt_args *args);
 
 /* --help for a terminal (at most 60 columns) and the same table as Markdown for docs/. */
 void dtp_args_print_help(FILE *to, dt_arg_table table);
+/* A paragraph in the same width, each line indented. */
+void dtp_args_print_text(FILE *to, const char *text, size_t indent);
 void dtp_args_print_markdown(FILE *to, dt_arg_table table);
 
 #endif

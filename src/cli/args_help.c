@@ -14,11 +14,11 @@ static const char *type_word(const dt_arg_spec *spec)
 }
 
 /* Prints text wrapped at `columns`, each line indented. Widths count bytes, so keep help texts in ASCII. */
-static void print_wrapped(FILE *to, const char *text, size_t indent)
+void dtp_args_print_text(FILE *to, const char *text, size_t indent)
 {
     size_t at = 0;
     while (*text) {
-        size_t word = strcspn(text, " ");
+        size_t word = strcspn(text, " \n");
         if (at == 0 || at + 1 + word > columns) {
             fprintf(to, "%s%*s", at ? "\n" : "", (int)indent, "");
             at = indent;
@@ -28,7 +28,7 @@ static void print_wrapped(FILE *to, const char *text, size_t indent)
         }
         fwrite(text, 1, word, to);
         at += word;
-        text += word + strspn(text + word, " ");
+        text += word + strspn(text + word, " \n");
     }
     fputc('\n', to);
 }
@@ -62,7 +62,7 @@ static void print_argument(FILE *to, const dt_arg_spec *spec)
         snprintf(text, sizeof text, "%s [%s]", spec->help, spec->value);
     else
         snprintf(text, sizeof text, "%s", spec->help);
-    print_wrapped(to, text, 6);
+    dtp_args_print_text(to, text, 6);
 }
 
 void dtp_args_print_help(FILE *to, dt_arg_table table)

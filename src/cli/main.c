@@ -40,8 +40,10 @@ static void print_help(const dt_command *command)
 {
     printf("Usage: deltune %s %s%s--name value ...\n%s\n", command->name, command->operands ? command->operands : "",
            command->operands ? " " : "", command->summary);
-    if (command->about)
-        printf("\n%s\n", command->about);
+    if (command->about) {
+        putchar('\n');
+        dtp_args_print_text(stdout, command->about, 0);
+    }
     puts("\nDefaults are in [brackets]. Lists are space separated,\n"
          "booleans are true or false. --config FILE.json (or\n"
          ".yaml) gives values that the command line overrides.");

@@ -55,6 +55,18 @@ void dtp_run_close(dt_run *run); /* accepts a zeroed struct */
 
 /* ---- the pieces ---- */
 
+/* A batch as the model takes it; borrows its arrays. */
+static inline dt_pack dtp_pack_of(const dt_batch *batch)
+{
+    return (dt_pack){.T = batch->T,
+                     .n_seq = batch->n_seq,
+                     .tokens = batch->tokens,
+                     .positions = batch->positions,
+                     .targets = batch->target,
+                     .weights = batch->weights,
+                     .cu_seqlens = batch->cu_seqlens};
+}
+
 /* One optimiser step: moves state.step, position, sums. */
 dt_status dtp_run_step(dt_run *run, dt_err *err);
 /* Evaluates the whole validation set and logs it. *done_out false: interrupted by a signal, nothing was recorded. */

@@ -25,13 +25,7 @@ static dt_status add_batch(dt_run *run, dt_tally *tally, dt_err *err)
     tally->batches++;
     if (batch.n_targets == 0)
         return DT_OK;
-    dt_pack pack = {.T = batch.T,
-                    .n_seq = batch.n_seq,
-                    .tokens = batch.tokens,
-                    .positions = batch.positions,
-                    .targets = batch.target,
-                    .weights = batch.weights,
-                    .cu_seqlens = batch.cu_seqlens};
+    dt_pack pack = dtp_pack_of(&batch);
     dt_cross_entropy_result result = {0};
     st = dtp_model_evaluate(run->model, &pack, &result, NULL, err);
     if (st == DT_OK)

@@ -7,17 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dt_pack pack_of(const dt_batch *batch)
-{
-    return (dt_pack){.T = batch->T,
-                     .n_seq = batch->n_seq,
-                     .tokens = batch->tokens,
-                     .positions = batch->positions,
-                     .targets = batch->target,
-                     .weights = batch->weights,
-                     .cu_seqlens = batch->cu_seqlens};
-}
-
 /* ------------------------------------------------------------------ numbers that are not finite */
 
 typedef struct dt_search {
@@ -60,7 +49,7 @@ static void locate(char *out, size_t n, dt_run *run, const dt_window *window)
         st = dtp_loader_next_window(run->loader, &again, NULL, NULL);
     for (int64_t i = 0; st == DT_OK && i < again.n_micro && search.found < 0; i++) {
         st = dtp_loader_next(run->loader, &batch, NULL);
-        dt_pack pack = st == DT_OK ? pack_of(&batch) : (dt_pack){0};
+        dt_pack pack = st == DT_OK ? dtp_pack_of(&batch) : (dt_pack){0};
         if (st == DT_OK)
             st = dtp_model_evaluate(run->model, &pack, &result, NULL, NULL);
     }
@@ -112,7 +101,7 @@ static dt_status accumulate(dt_run *run, const dt_window *window, dt_err *err)
         run->rows += batch.n_rows;
         if (batch.n_targets == 0)
             continue; /* adds nothing to loss or gradients */
-        dt_pack pack = pack_of(&batch);
+        dt_pack pack = dtp_pack_of(&batch);
         dt_step_key key = {(uint64_t)run->state.seed, (uint32_t)run->state.step, (uint32_t)micro};
         st = dtp_model_backward(run->model, &pack, grad_scale, key, &run->results[micro], err);
     }
