@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 struct dt_args {
     dt_arg_table table;
@@ -76,13 +77,13 @@ static dt_status parse_float(json_t **out, const dt_arg_spec *spec, const char *
     return DT_OK;
 }
 
-/* -1 when the word is no boolean. */
+/* The spellings that the incumbent takes, in any case; -1 when the word is no boolean. */
 static int boolean_word(const char *word)
 {
-    static const char *const words[2][3] = {{"false", "False", "0"}, {"true", "True", "1"}};
+    static const char *const words[2][5] = {{"false", "no", "f", "n", "0"}, {"true", "yes", "t", "y", "1"}};
     for (int value = 0; value < 2; value++)
-        for (int i = 0; i < 3; i++)
-            if (strcmp(word, words[value][i]) == 0)
+        for (int i = 0; i < 5; i++)
+            if (strcasecmp(word, words[value][i]) == 0)
                 return value;
     return -1;
 }

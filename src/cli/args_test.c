@@ -75,6 +75,15 @@ static void every_type(void **state)
     assert_string_equal(json_string_value(json_object_get(json_object_get(dtp_args_values(args), "columns"), "q")),
                         "query");
     dtp_args_free(args);
+    static const char *const yes[] = {"true", "True", "TRUE", "yes", "y", "1"}, *const no[] = {"false", "No", "n", "0"};
+    for (size_t i = 0; i < sizeof yes / sizeof yes[0] + sizeof no / sizeof no[0]; i++) {
+        const size_t trues = sizeof yes / sizeof yes[0];
+        char line[40];
+        snprintf(line, sizeof line, "--packing %s", i < trues ? yes[i] : no[i - trues]);
+        args = parsed(line, false);
+        assert_int_equal(dtp_args_bool(args, "packing"), i < trues);
+        dtp_args_free(args);
+    }
     args = parsed("--packing false --dataset --packing true", false);
     assert_true(dtp_args_bool(args, "packing"));
     assert_int_equal(dtp_args_list_count(args, "dataset"), 0);
@@ -174,6 +183,10 @@ static void argument_files(void **state)
     /* the command line wins wherever --config stands */
     args = parsed("--max_length 9 --config a.json", false);
     assert_int_equal(dtp_args_int(args, "max_length", 0), 9);
+    assert_string_equal(dtp_args_string(args, "model"), "m");
+    dtp_args_free(args);
+    write_text("e.json", "\xef\xbb\xbf{\"model\": \"m\"}"); /* a byte order mark */
+    args = parsed("e.json", false);
     assert_string_equal(dtp_args_string(args, "model"), "m");
     dtp_args_free(args);
     write_text("b.json", "{\"max_length\": [1, 2]}");

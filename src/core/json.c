@@ -10,7 +10,12 @@ enum { PARSE_FLAGS = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL }
 
 dt_status dtp_json_parse(json_t **out, const char *text, size_t length, const char *where, dt_err *err)
 {
+    static const char byte_order_mark[] = "\xef\xbb\xbf"; /* some editors begin UTF-8 files with it */
     json_error_t fault;
+    if (length >= 3 && memcmp(text, byte_order_mark, 3) == 0) {
+        text += 3;
+        length -= 3;
+    }
     json_t *value = json_loadb(text, length, PARSE_FLAGS, &fault);
     if (!value && json_error_code(&fault) == json_error_out_of_memory)
         return dt_fail(err, DT_E_NOMEM, "%s: out of memory while reading JSON", where);

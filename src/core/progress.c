@@ -42,7 +42,7 @@ void dtp_progress_format(char *out, size_t n, const char *label, int64_t first, 
                          double elapsed, const char *extra, int columns)
 {
     char left[96], right[256], used[48], rest[48] = "?", rate[32] = "?it/s", bar[1024];
-    double part = total > 0 ? (double)done / (double)total : 1;
+    double part = (double)done / (double)(total > 0 ? total : 1);
     if (part > 1)
         part = 1;
     double per_item = done > first ? elapsed / (double)(done - first) : 0;
@@ -53,6 +53,11 @@ void dtp_progress_format(char *out, size_t n, const char *label, int64_t first, 
             snprintf(rate, sizeof rate, "%5.2fs/it", per_item);
         else
             snprintf(rate, sizeof rate, "%5.2fit/s", 1 / per_item);
+    }
+    if (total <= 0) { /* nobody knows how much is to come */
+        snprintf(out, n, "%s: %lldit [%s, %s%s%s]", label, (long long)done, used, rate, extra ? ", " : "",
+                 extra ? extra : "");
+        return;
     }
     snprintf(left, sizeof left, "%s: %3d%%|", label, (int)(part * 100 + 0.5));
     snprintf(right, sizeof right, "| %lld/%lld [%s<%s, %s%s%s]", (long long)done, (long long)total, used, rest, rate,

@@ -1,5 +1,7 @@
 /* A progress bar as tqdm draws it:
  *     Train:   2%|▏         | 5/300 [00:16<15:44,  3.20s/it, 160 tok/s]
+ * or, when the total is unknown (0):
+ *     Infer: 12it [00:03,  3.90it/s]
  * On a terminal it moves in place; elsewhere a plain line appears at most every ten seconds. Not for: diagnostics
  * (core/log.h); print those between dtp_progress_clear and the next update. */
 #ifndef DT_CORE_PROGRESS_H
