@@ -246,8 +246,8 @@ static void summarise(const dt_dataset *d, const char *what, int64_t max_length)
         int64_t count;
         const char *what;
     } notes[] = {
-        {s->too_long, "rows dropped: longer than max_length"},
-        {s->truncated, "rows cut to max_length"},
+        {s->too_long, "rows dropped: longer than the limit"},
+        {s->truncated, "rows cut to the limit"},
         {s->empty, "rows dropped: no tokens"},
         {s->failed, "rows dropped: could not be encoded"},
         {s->without_targets, "samples kept without any target"},
@@ -258,7 +258,8 @@ static void summarise(const dt_dataset *d, const char *what, int64_t max_length)
         if (notes[i].count > 0)
             dt_warning("%s: %lld %s", what, (long long)notes[i].count, notes[i].what);
     if (s->too_long + s->truncated > 0)
-        dt_info("%s: max_length is %lld", what, (long long)max_length);
+        dt_info("%s: the limit is %lld tokens, the smaller of max_length and packing_length", what,
+                (long long)max_length);
 }
 
 static dt_status finish(const dt_dataset *train, const dt_dataset *val, const dt_dataset_options *o, dt_err *err)

@@ -192,7 +192,9 @@ static dt_status cut_sample(char *text, const char *argument, int64_t *sample, d
     errno = 0;
     long long n = strtoll(mark + 1, &end, 10);
     if (end == mark + 1 || *end || errno || n < 0)
-        return dt_fail(err, DT_E_ARG, "--dataset %s: \"%s\" is no number of rows", argument, mark);
+        return dt_fail(err, DT_E_ARG, "%s: \"%s\" is no number of rows", argument, mark);
+    if (n >= UINT32_MAX)
+        return dt_fail(err, DT_E_ARG, "%s: %lld rows are more than %u", argument, n, UINT32_MAX - 1);
     *mark = '\0';
     *sample = n;
     return DT_OK;
@@ -203,15 +205,15 @@ static dt_status unknown_path(const char *path, const char *hub, const char *arg
     bool is_id = path[0] != '/' && path[0] != '.' && strchr(path, '/') && !strchr(strchr(path, '/') + 1, '/') &&
                  !ending_rank(path);
     if (!is_id && !hub)
-        return dt_fail(err, DT_E_IO, "--dataset %s: there is no file or folder \"%s\"", argument, path);
+        return dt_fail(err, DT_E_IO, "%s: there is no file or folder \"%s\"", argument, path);
     const char *name = dtp_path_base(path);
     if (hub && !strcmp(hub, "hf"))
         return dt_fail(err, DT_E_UNSUPPORTED,
-                       "--dataset %s: data sets are not downloaded; run `hf download --repo-type dataset %s "
+                       "%s: data sets are not downloaded; run `hf download --repo-type dataset %s "
                        "--local-dir %s` first and pass --dataset %s",
                        argument, path, name, name);
     return dt_fail(err, DT_E_UNSUPPORTED,
-                   "--dataset %s: data sets are not downloaded; run `modelscope download --dataset %s "
+                   "%s: data sets are not downloaded; run `modelscope download --dataset %s "
                    "--local_dir %s` first and pass --dataset %s",
                    argument, path, name, name);
 }
@@ -226,17 +228,16 @@ static dt_status cut_subset(char **text, const char *argument, dt_err *err)
     if (!dtp_is_folder(*text)) {
         bool is_file = dtp_file_exists(*text);
         *mark = ':';
-        return is_file ? dt_fail(err, DT_E_ARG, "--dataset %s: a file has no subsets", argument) : DT_OK;
+        return is_file ? dt_fail(err, DT_E_ARG, "%s: a file has no subsets", argument) : DT_OK;
     }
     if (strchr(mark + 1, '/') || !mark[1])
-        return dt_fail(err, DT_E_UNSUPPORTED, "--dataset %s: name one subset; list several as data sets of their own",
-                       argument);
+        return dt_fail(err, DT_E_UNSUPPORTED, "%s: name one subset; list several as data sets of their own", argument);
     char *folder = dtp_path_join(*text, mark + 1);
     if (!folder)
-        return dt_fail(err, DT_E_NOMEM, "--dataset %s: out of memory", argument);
+        return dt_fail(err, DT_E_NOMEM, "%s: out of memory", argument);
     if (!dtp_is_folder(folder)) {
         free(folder);
-        return dt_fail(err, DT_E_IO, "--dataset %s: there is no folder \"%s\" in %s", argument, mark + 1, *text);
+        return dt_fail(err, DT_E_IO, "%s: there is no folder \"%s\" in %s", argument, mark + 1, *text);
     }
     free(*text);
     *text = folder;
@@ -265,7 +266,7 @@ static dt_status resolve(dt_source *source, const char *argument, dt_err *err)
     }
     source->path = dtp_strdup(rest);
     if (!source->path)
-        return dt_fail(err, DT_E_NOMEM, "--dataset %s: out of memory", argument);
+        return dt_fail(err, DT_E_NOMEM, "%s: out of memory", argument);
     source->sample = -1;
     dt_status status = DT_OK;
     if (!exists(rest))
@@ -286,7 +287,7 @@ dt_status dtp_source_open(dt_source *out, const char *argument, dt_err *err)
 {
     dt_source source = {0};
     if (!*argument)
-        return dt_fail(err, DT_E_ARG, "--dataset: an empty name; is a shell variable unset?");
+        return dt_fail(err, DT_E_ARG, "an empty file name; is a shell variable unset?");
     dt_status status = resolve(&source, argument, err);
     if (status != DT_OK) {
         dtp_source_close(&source);
