@@ -183,6 +183,8 @@ static dt_status write_folder(merge *m, dt_err *err)
     const bool exists = dtp_is_folder(o->folder);
     if ((exists && !o->exist_ok) || (!exists && dtp_file_exists(o->folder)))
         return dt_fail(err, DT_E_ARG, "%s: exists already; name a new folder or give --exist_ok true", o->folder);
+    if (exists && dtp_same_folder(o->adapter, o->folder))
+        return dt_fail(err, DT_E_ARG, "%s: is the folder of the adapter, which is never overwritten", o->folder);
     if (exists)
         return dtp_save_checkpoint(m->checkpoint, o->base, o->folder, o->max_shard_bytes, &replacement, err);
     char *part = dtp_format("%s.part-%ld", o->folder, (long)getpid());

@@ -105,7 +105,9 @@ static void test_merged_model(void **state)
     o.exist_ok = true;
     assert_ok(dtp_merge_adapter(&o, &err), &err);
     o.folder = TINY;
-    assert_fails(dtp_merge_adapter(&o, &err), &err, DT_E_ARG, "never overwritten");
+    assert_fails(dtp_merge_adapter(&o, &err), &err, DT_E_ARG, "the base model, which is never overwritten");
+    o.folder = TINY_ADAPTER "/../adapter_init";
+    assert_fails(dtp_merge_adapter(&o, &err), &err, DT_E_ARG, "the adapter, which is never overwritten");
 
     const dt_model_options options[] = {{.adapter = TINY_ADAPTER}, {.folder = folder}, {.folder = TINY}};
     dt_cross_entropy_result *results[] = {&adapted, &merged, &plain};
