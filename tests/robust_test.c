@@ -193,6 +193,49 @@ static void a_folder_that_cannot_be_written(void **state)
     free(locked);
 }
 
+/* Two runs in one folder would write one log and each other's checkpoints: the second does not begin. */
+static void one_run_in_a_folder(void **state)
+{
+    (void)state;
+    char *arguments = arguments_for("shared", "--add_version false --max_steps 1000000 --save_strategy no");
+    pid_t first = start(arguments);
+    assert_true(has_logged("shared", 1, first));
+    program_fails("", arguments, 1, "another run is writing to this folder");
+    kill(first, SIGKILL);
+    wait_for(first);
+    free(arguments);
+    arguments = arguments_for("shared", "--add_version false --max_steps 1"); /* a killed run holds nothing */
+    program_succeeds(arguments);
+    free(arguments);
+}
+
+/* 2>&- and the like: what is meant for a stream that is closed must not land in the next file that is opened. */
+static void closed_streams(void **state)
+{
+    (void)state;
+    for (int fd = 0; fd <= 2; fd++) {
+        char *command = dtp_format("exec %s %s --output_dir %s/closed%d --max_steps 2 %d>&-", DT_PROGRAM, common,
+                                   program_folder, fd, fd);
+        const int status = system(command);
+        free(command);
+        assert_int_equal(WEXITSTATUS(status), fd == 1); /* results that nobody can read are an error */
+        char name[16];
+        snprintf(name, sizeof name, "closed%d", fd);
+        char *run = run_folder(name, 0);
+        json_t *log = run_log(run); /* every line is an object */
+        for (size_t i = 0; i < json_array_size(log); i++)
+            assert_true(json_is_object(json_array_get(log, i)));
+        json_decref(log);
+        free(run);
+    }
+    static const char *const commands[] = {"--help", "sft --help", "ops --json true", "--version"};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        char *command = dtp_format("%s %s >/dev/full 2>%s/output", DT_PROGRAM, commands[i], program_folder);
+        assert_int_equal(WEXITSTATUS(system(command)), 1);
+        free(command);
+    }
+}
+
 static void stops_on_a_signal(int signal_number, const char *output)
 {
     char *more = dtp_format("--max_steps 100000 --save_steps 100000 --lora_rank 4 --add_version false");
@@ -320,6 +363,8 @@ int main(void)
         cmocka_unit_test(kill_at_any_moment),
         cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(a_folder_that_cannot_be_written),
+        cmocka_unit_test(one_run_in_a_folder),
+        cmocka_unit_test(closed_streams),
         cmocka_unit_test(signals),
         cmocka_unit_test(the_second_signal_leaves_at_once),
         cmocka_unit_test(not_finite),

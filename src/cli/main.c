@@ -2,8 +2,11 @@
 #include "cli/cli.h"
 #include "cli/incumbent.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { exit_failure = 1, exit_usage = 2 };
 
@@ -96,6 +99,26 @@ static void wait_politely(void)
         gomp_spin_count_var = spins;
 }
 
+/* A caller may have closed stdin, stdout or stderr (2>&-). The next file opened would get that number, and what is
+ * meant for the user would be written into a checkpoint or a log. So the numbers are taken, in the direction nobody
+ * uses: reading and writing still fail as on a closed stream. */
+static void occupy_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free number: fd */
+}
+
+/* Results on a full disk or a closed stream must not look complete. */
+static int flushed(int result)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) /* an earlier flush may have failed, and dropped its text */
+        return result;
+    if (result == 0)
+        perror("deltune: error: standard output");
+    return result == 0 ? exit_failure : result;
+}
+
 static int run_command(const dt_command *command, int argc, char **argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -118,15 +141,10 @@ static int run_command(const dt_command *command, int argc, char **argv)
     }
     result = report(command->name, command->run(args, &err), &err);
     dtp_args_free(args);
-    /* results on a full disk or a closed pipe must not look complete */
-    if (fflush(stdout) != 0 && result == 0) {
-        perror("deltune: error: standard output");
-        result = exit_failure;
-    }
     return result;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "--help";
     if (strcmp(name, "--version") == 0) {
@@ -146,4 +164,10 @@ int main(int argc, char **argv)
         return 0;
     }
     return run_command(command, argc - 2, argv + 2);
+}
+
+int main(int argc, char **argv)
+{
+    occupy_standard_streams();
+    return flushed(run(argc, argv));
 }

@@ -32,6 +32,7 @@ typedef struct dt_run {
     dt_schedule schedule;
     dt_logger *logger;
     char *folder;
+    int folder_lock;
     char *resume; /* the checkpoint this run goes on from; NULL = starts afresh */
     int64_t max_steps;
 

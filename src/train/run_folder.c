@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -85,6 +86,20 @@ dt_status dtp_run_folder_create(char **path_out, const char *output_dir, bool ad
         version++; /* another run took the name between listing and creating */
     }
     return st;
+}
+
+dt_status dtp_run_folder_lock(int *fd_out, const char *folder, dt_err *err)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return io_fail(folder, "open", err);
+    /* file systems without locks answer with other errors; there the folder is simply not guarded */
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return dt_fail(err, DT_E_IO, "%s: another run is writing to this folder; wait for it, or name another", folder);
+    }
+    *fd_out = fd;
+    return DT_OK;
 }
 
 /* ------------------------------------------------------------------ listing */

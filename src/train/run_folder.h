@@ -14,6 +14,10 @@
  * or OUTPUT_DIR itself. Errors: DT_E_IO (a folder that cannot be written). */
 dt_status dtp_run_folder_create(char **path_out, const char *output_dir, bool add_version, dt_err *err);
 
+/* Takes the folder for this process until *fd_out is closed, or the process ends in any way; no file marks it.
+ * Errors: DT_E_IO when another run has it: two would write the same log and checkpoints. */
+dt_status dtp_run_folder_lock(int *fd_out, const char *folder, dt_err *err);
+
 /* The complete checkpoint a resume means: `from` itself, or for "latest" the newest one below output_dir that has
  * `needed_file`. Caller frees. Errors: DT_E_IO when there is none. */
 dt_status dtp_find_checkpoint(char **path_out, const char *from, const char *output_dir, const char *needed_file,

@@ -40,6 +40,19 @@ static void make_checkpoint(const char *run, int64_t step, const char *text, int
     free(path);
 }
 
+static void one_owner(void **state)
+{
+    (void)state;
+    dt_err err = {0};
+    int first = -1, second = -1;
+    assert_int_equal(mkdir(in_root("owned"), 0777), 0);
+    assert_ok(dtp_run_folder_lock(&first, in_root("owned"), &err), &err);
+    assert_fails(dtp_run_folder_lock(&second, in_root("owned"), &err), &err, DT_E_IO, "another run");
+    close(first);
+    assert_ok(dtp_run_folder_lock(&second, in_root("owned"), &err), &err);
+    close(second);
+}
+
 static void versions_count_up(void **state)
 {
     (void)state;
@@ -146,8 +159,8 @@ static int remove_root(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(versions_count_up), cmocka_unit_test(appears_whole),
-                                       cmocka_unit_test(replaces_an_older_one), cmocka_unit_test(latest),
-                                       cmocka_unit_test(keeps_newest_and_best)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(versions_count_up),     cmocka_unit_test(one_owner), cmocka_unit_test(appears_whole),
+        cmocka_unit_test(replaces_an_older_one), cmocka_unit_test(latest),    cmocka_unit_test(keeps_newest_and_best)};
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
