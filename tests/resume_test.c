@@ -99,6 +99,7 @@ static void refusals(void **state)
         int code;
     } cases[] = {
         {"--gradient_accumulation_steps 2", "was made with 4 accumulation steps, this run has 2", 2},
+        {"--data_seed 7", "was made with 42 as data_seed, this run has 7", 2}, /* other rows would be skipped */
         {"--lora_rank 8", "--lora_rank 8: the adapter", 2},
         {"--max_steps 4", "is at step 4 of 4 already", 2},
     };

@@ -359,6 +359,20 @@ static void usage(void **state)
     char *arguments = dtp_format("%s --output_dir %s/none --dataset no-such.jsonl", common, program_folder);
     program_fails("", arguments, 1, "no-such.jsonl");
     free(arguments);
+    static const struct {
+        const char *more, *part;
+    } wrong[] = {
+        {"--threads -1", "--threads: -1 is outside 0..4096"},
+        {"--threads 99999", "--threads: 99999 is outside 0..4096"},
+        {"--num_train_epochs 1e300", "--num_train_epochs: 1e+300 of 60 steps"},
+        {"--loss_scale react", "loss_scale \"react\" is not implemented here"}, /* rows of tokens do not use it */
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        arguments = dtp_format("%s --output_dir %s/none %s --gradient_accumulation_steps 1 %s", common, program_folder,
+                               rows, wrong[i].more);
+        program_fails("", arguments, 2, wrong[i].part);
+        free(arguments);
+    }
     arguments = dtp_format("%s --output_dir %s/none %s --device cuda:99", common, program_folder, rows);
     program_fails("", arguments, 1, "cuda");
     char *text = program_output();

@@ -109,15 +109,29 @@ static dt_status load_and_choose(dt_ctx *ctx, const dt_args *args, dt_err *err)
     return st;
 }
 
+enum { MOST_THREADS = 4096 }; /* far beyond any machine; the OpenMP runtime crashes on some larger numbers */
+
+static dt_status thread_count(int *out, const dt_args *args, dt_err *err)
+{
+    int64_t threads = dtp_args_int(args, "threads", 0);
+    if (threads < 0 || threads > MOST_THREADS)
+        return dt_fail(err, DT_E_ARG, "--threads: %lld is outside 0..%d", (long long)threads, MOST_THREADS);
+    *out = (int)threads;
+    return DT_OK;
+}
+
 dt_status dtp_open_device(dt_ctx **ctx_out, dt_exec **exec_out, const dt_args *args, dt_err *err)
 {
     dt_ctx *ctx = NULL;
     dt_exec *exec = NULL;
-    dt_status st = dt_ctx_create(&ctx, err);
+    int threads = 0;
+    dt_status st = thread_count(&threads, args, err);
+    if (st == DT_OK)
+        st = dt_ctx_create(&ctx, err);
     if (st == DT_OK)
         st = load_and_choose(ctx, args, err);
     if (st == DT_OK)
-        st = create(&exec, ctx, dtp_args_string(args, "device"), (int)dtp_args_int(args, "threads", 0), err);
+        st = create(&exec, ctx, dtp_args_string(args, "device"), threads, err);
     if (st != DT_OK) {
         dt_ctx_free(ctx);
         return st;

@@ -81,12 +81,15 @@ static dt_status make_absolute(dt_train_config *c, const char *name, dt_err *err
     return DT_OK;
 }
 
+/* Counts of tokens, rows and steps stay below 2^31, so that products and sums of two of them fit. */
 static dt_status at_least(const dt_train_config *c, const char *name, int64_t least, dt_err *err)
 {
     const json_t *value = value_of(c, name);
-    if (json_is_integer(value) && json_integer_value(value) < least)
-        return dt_fail(err, DT_E_ARG, "--%s: %lld is below %lld", name, (long long)json_integer_value(value),
-                       (long long)least);
+    long long count = json_integer_value(value);
+    if (json_is_integer(value) && count < least)
+        return dt_fail(err, DT_E_ARG, "--%s: %lld is below %lld", name, count, (long long)least);
+    if (json_is_integer(value) && count > INT32_MAX)
+        return dt_fail(err, DT_E_ARG, "--%s: %lld is above %d", name, count, INT32_MAX);
     return DT_OK;
 }
 
@@ -296,6 +299,9 @@ static dt_status resolve_batches(dt_train_config *c, int64_t world, dt_err *err)
     c->epochs = number(c, "num_train_epochs");
     c->max_steps = integer(c, "max_steps", -1);
     c->max_epochs = integer(c, "max_epochs", 0);
+    dt_status st = at_least(c, "max_steps", INT64_MIN, err);
+    if (st != DT_OK)
+        return st;
     if (c->max_steps == 0)
         return dt_fail(err, DT_E_ARG, "--max_steps: 0 trains nothing; leave it out to train for --num_train_epochs");
     if (c->max_steps < 0 && !(c->epochs > 0))
@@ -358,6 +364,9 @@ static dt_status resolve_best(dt_train_config *c, dt_err *err)
     c->greater_is_better = greater < 0 ? !loss : greater;
     resolve(c, "greater_is_better", json_boolean(c->greater_is_better));
     c->early_stop_interval = integer(c, "early_stop_interval", 0);
+    dt_status st = at_least(c, "early_stop_interval", INT64_MIN, err);
+    if (st != DT_OK)
+        return st;
     if (c->early_stop_interval > 0 && (c->eval_strategy == DT_INTERVAL_NO || c->save_strategy == DT_INTERVAL_NO))
         return dt_fail(err, DT_E_ARG, "--early_stop_interval: needs validation data, evaluation and saving");
     return DT_OK;

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------------ model folder and adapter */
 
@@ -112,6 +113,10 @@ static dt_status open_model(dt_run *run, const dt_origin *origin, dt_err *err)
 static dt_status open_text(dt_run *run, dt_err *err)
 {
     const dt_train_config *c = run->config;
+    dt_template_options options = DT_TEMPLATE_OPTIONS_DEFAULT;
+    dt_status st = dtp_parse_loss_strategy(c->loss_scale, &options, err);
+    if (st != DT_OK)
+        return st;
     char *path = dtp_path_join(c->model, "tokenizer.json");
     if (!path)
         return dt_fail(err, DT_E_NOMEM, "%s: out of memory", c->model);
@@ -121,15 +126,12 @@ static dt_status open_text(dt_run *run, dt_err *err)
         dt_info("%s has no tokenizer.json: rows must bring input_ids", c->model);
         return DT_OK;
     }
-    dt_template_options options = DT_TEMPLATE_OPTIONS_DEFAULT;
-    dt_status st = dtp_parse_loss_strategy(c->loss_scale, &options, err);
     options.train_empty_think = !c->ignore_empty_think;
     options.no_non_thinking_prefix = !c->add_non_thinking_prefix;
     options.enable_thinking = c->enable_thinking == 1;
     options.preserve_thinking = c->preserve_thinking;
     options.system = c->system;
-    if (st == DT_OK)
-        st = dtp_tokenizer_open(&run->tokenizer, c->model, err);
+    st = dtp_tokenizer_open(&run->tokenizer, c->model, err);
     return st == DT_OK ? dtp_template_create(&run->chat, run->tokenizer, &options, err) : st;
 }
 
@@ -220,11 +222,16 @@ static dt_status count_steps(dt_run *run, dt_err *err)
     if (run->counts.steps == 0)
         return dt_fail(err, DT_E_ARG, "--dataset: %lld batches an epoch make no step; use fewer rows per batch",
                        (long long)run->counts.batches);
-    run->max_steps = c->max_steps > 0 ? c->max_steps : (int64_t)ceil(c->epochs * (double)run->counts.steps);
+    double steps = c->max_steps > 0 ? (double)c->max_steps : ceil(c->epochs * (double)run->counts.steps);
+    if (steps > INT32_MAX)
+        return dt_fail(err, DT_E_ARG, "--num_train_epochs: %g of %lld steps are more than %d steps", c->epochs,
+                       (long long)run->counts.steps, INT32_MAX);
+    run->max_steps = (int64_t)steps;
     run->state = (dt_train_state){.seed = (int64_t)c->seed,
                                   .items = run->counts.n_items,
                                   .batches = run->counts.batches,
-                                  .accumulation = c->accumulation};
+                                  .accumulation = c->accumulation,
+                                  .data_seed = c->data_seed};
     run->results = dtp_calloc((size_t)c->accumulation, sizeof *run->results);
     if (!run->results)
         return dt_fail(err, DT_E_NOMEM, "%lld accumulation steps: out of memory", (long long)c->accumulation);
@@ -262,6 +269,8 @@ static dt_status open_folder(dt_run *run, dt_err *err)
 {
     const dt_train_config *c = run->config;
     dt_status st = dtp_run_folder_create(&run->folder, c->output_dir, c->add_version, err);
+    if (st == DT_OK)
+        st = dtp_run_folder_lock(&run->folder_lock, run->folder, err);
     char *args = st == DT_OK ? dtp_path_join(run->folder, "args.json") : NULL;
     char *val = st == DT_OK ? dtp_path_join(run->folder, "val_dataset.jsonl") : NULL;
     if (st == DT_OK && (!args || !val))
@@ -285,7 +294,7 @@ static dt_status open_folder(dt_run *run, dt_err *err)
 
 dt_status dtp_run_open(dt_run *run, const dt_train_config *config, dt_exec *exec, uint64_t memory_limit, dt_err *err)
 {
-    *run = (dt_run){.config = config, .exec = exec, .memory_limit = memory_limit};
+    *run = (dt_run){.config = config, .exec = exec, .memory_limit = memory_limit, .folder_lock = -1};
     dt_origin origin;
     dt_status st = find_origin(run, &origin, err);
     if (st == DT_OK)
@@ -323,9 +332,11 @@ void dtp_run_close(dt_run *run)
     dtp_template_free(run->chat);
     dtp_tokenizer_close(run->tokenizer);
     free(run->results);
+    if (run->folder_lock >= 0)
+        close(run->folder_lock);
     free(run->folder);
     free(run->resume);
     free(run->last_checkpoint);
     free(run->best_checkpoint);
-    *run = (dt_run){0};
+    *run = (dt_run){.folder_lock = -1};
 }

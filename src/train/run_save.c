@@ -123,7 +123,8 @@ static dt_status same_data(const dt_run *run, const dt_train_state *s, const cha
         int64_t then, now;
     } sizes[] = {{"rows or packs per epoch", s->items, run->state.items},
                  {"batches per epoch", s->batches, run->state.batches},
-                 {"accumulation steps", s->accumulation, run->state.accumulation}};
+                 {"accumulation steps", s->accumulation, run->state.accumulation},
+                 {"as data_seed", s->data_seed, run->state.data_seed}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].then != sizes[i].now)
             return dt_fail(err, DT_E_ARG,
@@ -166,6 +167,7 @@ dt_status dtp_run_resume(dt_run *run, const char *checkpoint, dt_err *err)
         state.items = run->state.items;
         state.batches = run->state.batches;
         state.accumulation = run->state.accumulation;
+        state.data_seed = run->state.data_seed;
         state.batch = 0;
     } else {
         st = same_data(run, &state, checkpoint, err);

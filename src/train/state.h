@@ -22,7 +22,8 @@
     X(I, batch)                                                                                                        \
     X(I, items)        /* packs or samples of an epoch: */                                                             \
     X(I, batches)      /* the position means something only for the same data, */                                      \
-    X(I, accumulation) /* batches and accumulation */                                                                  \
+    X(I, accumulation) /* batches and accumulation, */                                                                 \
+    X(I, data_seed)    /* in the same order */                                                                         \
     X(I, last_logged)  /* step of the last log line, and sums since then: */                                           \
     X(D, loss_sum)                                                                                                     \
     X(I, loss_steps)                                                                                                   \
