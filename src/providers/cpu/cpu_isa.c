@@ -1,10 +1,10 @@
 #include "providers/cpu/cpu_isa.h"
 
+#include "core/environment.h"
 #include "core/log.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const isa_names[DT_ISA_COUNT] = {"ref", "avx2", "avx512"};
@@ -40,8 +40,8 @@ void dtp_cpu_isa_cap(dt_cpu_isa highest)
 
 static dt_cpu_isa cap_from_environment(void)
 {
-    const char *text = getenv("DT_CPU");
-    if (!text || !*text)
+    const char *text = dtp_environment("DT_CPU");
+    if (!text)
         return DT_ISA_AVX512;
     for (int i = 0; i < DT_ISA_COUNT; i++)
         if (strcmp(text, isa_names[i]) == 0)
