@@ -469,7 +469,7 @@ static void names(void **state)
     refuse_name("hf::llm-wizard/alpaca-gpt4-data-zh#500", DT_E_UNSUPPORTED,
                 "hf download --repo-type dataset llm-wizard/alpaca-gpt4-data-zh");
     refuse_name("no/such.jsonl", DT_E_IO, "no file or folder");
-    refuse_name("", DT_E_ARG, "an empty name");
+    refuse_name("", DT_E_ARG, "an empty file name");
     char *file = test_write(*state, "a.jsonl", QA), *name = dtp_format("%s#x", file),
          *other = test_write(*state, "a.parquet", "");
     refuse_name(name, DT_E_ARG, "is no number of rows");
