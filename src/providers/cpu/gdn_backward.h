@@ -337,7 +337,7 @@ static void gdn_backward_item(const dt_gdn_plan *plan, float *memory, int64_t sa
     const dt_gdn_args *a = plan->args;
     int64_t K = plan->K, V = plan->V, Vp = plan->Vp, head0 = key_head * plan->group;
     int64_t first = a->seqs.cu_seqlens[sample], length = a->seqs.cu_seqlens[sample + 1] - first;
-    int64_t chunks = (length + GDN_CHUNK - 1) / GDN_CHUNK;
+    int64_t chunks = gdn_chunks(length);
     bool has_initial = dt_tensor_present(&a->initial_state), has_dfinal = dt_tensor_present(&a->dfinal_state);
     bool wants_dinitial = dt_tensor_present(&a->dinitial_state);
     dt_gdn_scratch s;
@@ -351,7 +351,8 @@ static void gdn_backward_item(const dt_gdn_plan *plan, float *memory, int64_t sa
             memset(dstate, 0, (size_t)(K * Vp) * sizeof *dstate);
     }
     for (int64_t c = chunks - 1; c >= 0; c--) {
-        int64_t t = first + c * GDN_CHUNK, n = least(GDN_CHUNK, length - c * GDN_CHUNK);
+        dt_gdn_span span = gdn_chunk(length, c);
+        int64_t t = first + span.begin, n = span.n;
         load_keys(plan, &s, key_head, t, n);
         memset(s.x_sum, 0, GDN_CHUNK * GDN_CHUNK * sizeof *s.x_sum);
         memset(s.m_sum, 0, GDN_CHUNK * GDN_CHUNK * sizeof *s.m_sum);

@@ -129,7 +129,7 @@ static void run(const dt_exec *exec, dt_gdn_plan *plan, const void *saved, void 
     for (int64_t n = 0; n < n_seq; n++) {
         order[n] = (sized){cu[n + 1] - cu[n], n};
         first_slot[n] = slot;
-        slot += order[n].length > 0 ? (order[n].length - 1) / GDN_CHUNK : 0;
+        slot += order[n].length > 0 ? gdn_chunks(order[n].length) - 1 : 0;
     }
     qsort(order, (size_t)n_seq, sizeof *order, longer_first);
     plan->first_slot = first_slot;
@@ -142,8 +142,7 @@ static void run(const dt_exec *exec, dt_gdn_plan *plan, const void *saved, void 
     dt_gdn_scratch layout;
     int64_t floats = dtp_gdn_scratch(plan, backward, NULL, &layout);
     float *scratch = (float *)((char *)workspace + tables_bytes(a));
-    int64_t work = a->seqs.T * a->v.shape[1] * plan->K;
-#pragma omp parallel for schedule(dynamic) num_threads(dtp_threads_for(exec, work))
+#pragma omp parallel for schedule(dynamic) num_threads(dtp_threads_for(exec, a->seqs.T * a->v.shape[1] * plan->K))
     for (int64_t item = 0; item < n_seq * key_heads; item++) {
         float *memory = scratch + omp_get_thread_num() * floats;
         int64_t sample = order[item / key_heads].sample, key_head = item % key_heads;

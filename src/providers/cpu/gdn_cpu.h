@@ -70,6 +70,27 @@ extern const dt_gdn_kernels dtp_gdn_kernels_portable, dtp_gdn_kernels_avx2, dtp_
 /* The kernels of the instruction set in use. */
 const dt_gdn_kernels *dtp_gdn_kernels(void);
 
+/* How a sample of `length` tokens falls into chunks: full ones, and the rest. The rest comes second if there are three
+ * or more: a first chunk has no state before it and a last one none behind it, so their rows are the cheapest. */
+typedef struct dt_gdn_span {
+    int64_t begin, n;
+} dt_gdn_span;
+
+static inline int64_t gdn_chunks(int64_t length)
+{
+    return (length + GDN_CHUNK - 1) / GDN_CHUNK;
+}
+
+static inline dt_gdn_span gdn_chunk(int64_t length, int64_t c)
+{
+    int64_t chunks = gdn_chunks(length), rest = length - (chunks - 1) * GDN_CHUNK;
+    if (chunks < 3)
+        return (dt_gdn_span){c * GDN_CHUNK, c + 1 < chunks ? GDN_CHUNK : rest};
+    if (c < 2)
+        return (dt_gdn_span){c * GDN_CHUNK, c == 0 ? GDN_CHUNK : rest};
+    return (dt_gdn_span){rest + (c - 1) * GDN_CHUNK, GDN_CHUNK};
+}
+
 /* Slot of the state before chunk c >= 1 of a sample, for value head h. */
 static inline float *gdn_slot(const dt_gdn_plan *plan, int64_t sample, int64_t c, int64_t h)
 {

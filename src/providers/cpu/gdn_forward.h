@@ -110,7 +110,7 @@ static void gdn_forward_item(const dt_gdn_plan *plan, float *memory, int64_t sam
     const dt_gdn_args *a = plan->args;
     int64_t K = plan->K, V = plan->V, Vp = plan->Vp, head0 = key_head * plan->group;
     int64_t first = a->seqs.cu_seqlens[sample], length = a->seqs.cu_seqlens[sample + 1] - first;
-    int64_t chunks = (length + GDN_CHUNK - 1) / GDN_CHUNK;
+    int64_t chunks = gdn_chunks(length);
     bool has_initial = dt_tensor_present(&a->initial_state), wants_final = dt_tensor_present(&a->final_state);
     dt_gdn_scratch s;
     dtp_gdn_scratch(plan, false, memory, &s);
@@ -123,7 +123,8 @@ static void gdn_forward_item(const dt_gdn_plan *plan, float *memory, int64_t sam
             memset(state, 0, (size_t)(K * Vp) * sizeof *state); /* what a sample of length 0 ends with */
     }
     for (int64_t c = 0; c < chunks; c++) {
-        int64_t t = first + c * GDN_CHUNK, n = least(GDN_CHUNK, length - c * GDN_CHUNK);
+        dt_gdn_span span = gdn_chunk(length, c);
+        int64_t t = first + span.begin, n = span.n;
         load_keys(plan, &s, key_head, t, n);
         for (int64_t i = 0; i < plan->group; i++) {
             float *running = s.state + i * K * Vp, *before = NULL, *after = NULL;
