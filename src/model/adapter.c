@@ -271,8 +271,16 @@ dt_status dtp_lora_open(dt_lora **out, const dt_model_config *config, const char
     json_t *root = NULL;
     char *config_path = dtp_path_join(folder, "adapter_config.json");
     char *weights_path = dtp_path_join(folder, "adapter_model.safetensors");
-    dt_status status = config_path && weights_path ? dtp_json_load(&root, config_path, MAX_CONFIG_BYTES, err)
-                                                   : dt_fail(err, DT_E_NOMEM, "%s: no memory for a path", folder);
+    dt_status status =
+        config_path && weights_path ? DT_OK : dt_fail(err, DT_E_NOMEM, "%s: no memory for a path", folder);
+    if (status == DT_OK && !dtp_file_exists(config_path))
+        status =
+            dt_fail(err, DT_E_IO,
+                    "%s: has no adapter_config.json; name a checkpoint-N folder of a LoRA run (one of a full run is "
+                    "a model of its own: --model)",
+                    folder);
+    if (status == DT_OK)
+        status = dtp_json_load(&root, config_path, MAX_CONFIG_BYTES, err);
     if (status == DT_OK)
         status = lora_from_config(&lora, config, root, config_path, err);
     if (status == DT_OK)

@@ -305,6 +305,8 @@ static void test_damaged_adapters(void **state)
     dt_err err = {0};
     dt_model_config *c;
     assert_ok(dtp_config_load(&c, TINY "/config.json", &err), &err);
+    dt_lora *none = NULL;
+    assert_fails(dtp_lora_open(&none, c, TINY, &err), &err, DT_E_IO, "/model: has no adapter_config.json");
     for (int kind = 0; kind < DAMAGES; kind++) {
         char *folder = temporary_folder(), *config = dtp_path_join(folder, "adapter_config.json");
         assert_ok(dtp_copy_file(TINY_ADAPTER "/adapter_config.json", config, &err), &err);
