@@ -1,7 +1,8 @@
 /* A complete third-party provider: the gated delta rule, forward and backward, token by token in plain C.
  *
- * It shows all that a provider needs: one exported symbol, one table, one operator set whose forward, backward, sizes and
- * verify belong together. docs/providers.md walks through it. Slow on purpose; what it computes is in deltune/op/gdn.h. */
+ * It shows all that a provider needs: one exported symbol, one table, one operator set whose forward, backward, sizes
+ * and verify belong together. docs/providers.md walks through it. Slow on purpose; what it computes is in
+ * deltune/op/gdn.h. */
 #include <deltune/op/gdn.h>
 #include <deltune/provider.h>
 
@@ -111,7 +112,8 @@ static void norm_backward(const float *x, float scale, const float *dy, float *d
 }
 
 /* One token, backwards: G is the gradient of the state after it, and becomes that of the state before it. */
-static void step_back(const dt_gdn_args *a, int64_t t, int64_t h, const float *before, float *after, float *G, float *row)
+static void step_back(const dt_gdn_args *a, int64_t t, int64_t h, const float *before, float *after, float *G,
+                      float *row)
 {
     int64_t K = a->k.shape[2], V = a->v.shape[2], kh = h / (a->v.shape[1] / a->k.shape[1]);
     float *delta = row, *ddelta = delta + V, *dq = ddelta + V, *dk = dq + K, dbeta = 0, dg = 0;

@@ -106,7 +106,8 @@ static void scenario_01_cpu_process_is_untouched_by_a_supplement(void **state)
     supplement_calls = 0;
     assert_ok(dt_ctx_supplement_probe(f->ctx, "npu_owner", DT_DEVICE_NPU, "supplement", supplement, &f->err), &f->err);
     assert_ok(dt_ctx_probe_again(f->ctx, DT_DEVICE_CPU, &f->err), &f->err);
-    assert_ok(dt_ctx_load_plugin_path(f->ctx, DT_PLUGINS "/nothing_of_that_name", 1u << DT_DEVICE_CPU, &f->err), &f->err);
+    assert_ok(dt_ctx_load_plugin_path(f->ctx, DT_PLUGINS "/nothing_of_that_name", 1u << DT_DEVICE_CPU, &f->err),
+              &f->err);
     assert_ok(dt_ctx_fingerprint(f->ctx, DT_DEVICE_CPU, after, sizeof after, &f->err), &f->err);
     assert_string_equal(before, after);
     assert_int_equal(supplement_calls, 0);

@@ -6,7 +6,8 @@
 #include "providers/cpu/gemm.h"
 #include "providers/cpu/vec.h"
 
-/* 24 of 32 registers accumulate with AVX-512 and NEON, 12 of 16 otherwise; the others hold a row of B and one element of A. */
+/* 24 of 32 registers accumulate with AVX-512 and NEON, 12 of 16 otherwise; the others hold a row of B and one element
+ * of A. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 enum { TILE_ROWS = 8 };
 #else
