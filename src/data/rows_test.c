@@ -470,6 +470,7 @@ static void names(void **state)
                 "hf download --repo-type dataset llm-wizard/alpaca-gpt4-data-zh");
     refuse_name("no/such.jsonl", DT_E_IO, "no file or folder");
     refuse_name("", DT_E_ARG, "an empty file name");
+    refuse_name("/dev/null", DT_E_ARG, "/dev/null: is neither a file nor a folder");
     char *file = test_write(*state, "a.jsonl", QA), *name = dtp_format("%s#x", file),
          *other = test_write(*state, "a.parquet", "");
     refuse_name(name, DT_E_ARG, "is no number of rows");

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_FOLDER_DEPTH = 8 };
 
@@ -202,6 +203,10 @@ static dt_status cut_sample(char *text, const char *argument, int64_t *sample, d
 
 static dt_status unknown_path(const char *path, const char *hub, const char *argument, dt_err *err)
 {
+    if (access(path, F_OK) == 0)
+        return dt_fail(err, DT_E_ARG,
+                       "%s: is neither a file nor a folder; rows are read more than once, so save them to a file first",
+                       path);
     bool is_id = path[0] != '/' && path[0] != '.' && strchr(path, '/') && !strchr(strchr(path, '/') + 1, '/') &&
                  !ending_rank(path);
     if (!is_id && !hub)
