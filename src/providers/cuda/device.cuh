@@ -15,6 +15,11 @@ typedef struct dtp_cuda_facts {
 /* Facts of the current device of `exec`. DELTUNE_CUDA_ISA=mma turns Hopper's own instructions off: a second opinion. */
 void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts);
 
+/* The map of a bf16 [rows, heads, width] tensor for 64-row, 64-column boxes with 128-byte swizzle; strides in elements,
+ * multiples of 8. */
+dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
+                            int64_t head_stride, dt_err *err);
+
 static inline int64_t dtp_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;

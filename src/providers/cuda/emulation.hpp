@@ -15,6 +15,7 @@
 #include <ucontext.h>
 
 #include <functional>
+#include <map>
 #include <vector>
 
 #define DT_DEVICE                         static inline
@@ -43,6 +44,10 @@ struct float2 {
 static inline float4 make_float4(float x, float y, float z, float w)
 {
     return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
 }
 static inline int4 make_int4(int x, int y, int z, int w)
 {
@@ -95,6 +100,7 @@ static int current, n_threads;
 static unsigned seed; /* 0: threads run in order; else warps are visited in a shuffled order */
 static jmp_buf scheduler;
 static std::function<void()> body;
+static unsigned long progress; /* meetings held and barrier phases ended: none for long means deadlock */
 
 static inline void fail(const char *what)
 {
@@ -113,6 +119,7 @@ template <class F> static inline void meet(meeting &m, int count, int index, voi
         operation(m.arguments);
         m.arrived = 0;
         m.generation++;
+        progress++;
         return;
     }
     unsigned generation = m.generation;
@@ -129,9 +136,10 @@ static void fiber_main()
 {
     body();
     fibers[(size_t)current].done = true;
+    progress++;
     _longjmp(scheduler, 1);
 }
-static inline void resume(int thread)
+__attribute__((noinline)) static void resume(int thread)
 {
     fiber &f = fibers[(size_t)thread];
     current = thread;
@@ -146,8 +154,10 @@ static inline void resume(int thread)
 }
 static unsigned next_random()
 {
-    seed = seed * 1664525u + 1013904223u;
-    return seed >> 8;
+    seed ^= seed << 13;
+    seed ^= seed >> 17;
+    seed ^= seed << 5;
+    return seed * 2654435761u >> 8;
 }
 static void run_block(int threads)
 {
@@ -169,11 +179,21 @@ static void run_block(int threads)
         f.start.uc_link = NULL;
         makecontext(&f.start, fiber_main, 0);
     }
-    for (long round = 0;; round++) {
+    unsigned long seen = progress;
+    std::vector<int> asleep((size_t)(threads / 32), 0); /* rounds a warp sits out: only when shuffled */
+    for (int idle = 0;; idle++) {
         bool any = false;
         int shift = seed ? (int)(next_random() % (unsigned)(threads / 32)) : 0;
         for (int w = 0; w < threads / 32; w++) {
-            int warp = (w + shift) % (threads / 32);
+            int warp = (w + shift) % (threads / 32), &sleep = asleep[(size_t)warp];
+            if (seed && sleep == 0 && next_random() % 1024 == 0)
+                sleep = (int)(next_random() % 3000);
+            if (sleep > 0) {
+                sleep--;
+                for (int lane = 0; lane < 32; lane++)
+                    any = any || !fibers[(size_t)(warp * 32 + lane)].done;
+                continue;
+            }
             for (int lane = 0; lane < 32; lane++)
                 if (!fibers[(size_t)(warp * 32 + lane)].done) {
                     any = true;
@@ -182,7 +202,9 @@ static void run_block(int threads)
         }
         if (!any)
             break;
-        if (round > 20000000)
+        if (progress != seen)
+            idle = 0, seen = progress;
+        if (idle > 20000)
             fail("deadlock");
     }
 }
@@ -369,6 +391,14 @@ static inline uint32_t to_tf32(float x)
 {
     return (emu::u32(x) + 0x1000u) & ~0x1fffu;
 }
+static inline float round_tf32(float x)
+{
+    return emu::f32(to_tf32(x));
+}
+static inline uint32_t float_bits(float x)
+{
+    return emu::u32(x);
+}
 
 static inline void copy_async16(uint32_t to, const void *from, int bytes)
 {
@@ -403,6 +433,10 @@ static inline uint32_t load_shared4(uint32_t from)
     uint32_t v;
     memcpy(&v, emu::at(from, 4), 4);
     return v;
+}
+static inline void store_shared16(uint32_t to, uint4 v)
+{
+    memcpy(emu::at(to, 16), &v, 16);
 }
 static inline void store_shared4(uint32_t to, uint32_t v)
 {
@@ -500,6 +534,87 @@ static inline void mma_tf32(float *d, const uint32_t (&a)[4], uint32_t b0, uint3
             }
     });
 }
+
+/* A [T, heads, width] bf16 tensor of which 64 x 64 boxes are copied. */
+struct tensor_map {
+    const uint16_t *data;
+    int64_t width, heads, rows, head_stride, row_stride; /* strides in elements */
+};
+#define DT_GRID_CONSTANT const
+
+/* Copies take effect when a thread waits for the phase they complete, no earlier. */
+struct emu_barrier {
+    int arrivals, pending, bytes;
+    unsigned phase;
+    std::vector<std::function<int()>> copies; /* each returns the bytes it brought */
+};
+static std::map<uint32_t, emu_barrier> emu_barriers;
+static inline void barrier_init(uint32_t barrier, int arrivals)
+{
+    emu_barrier b = {arrivals, arrivals, 0, 0, {}};
+    emu_barriers[barrier] = b;
+}
+static inline void barrier_init_fence() {}
+static inline void emu_complete(emu_barrier &b)
+{
+    if (b.pending == 0 && b.bytes == 0) {
+        b.pending = b.arrivals;
+        b.phase++;
+        emu::progress++;
+    }
+}
+static inline void barrier_arrive(uint32_t barrier)
+{
+    emu_barrier &b = emu_barriers.at(barrier);
+    if (--b.pending < 0)
+        emu::fail("more arrivals than a barrier expects");
+    emu_complete(b);
+}
+static inline void barrier_expect(uint32_t barrier, int bytes)
+{
+    emu_barriers.at(barrier).bytes += bytes;
+    barrier_arrive(barrier);
+}
+static inline void barrier_wait(uint32_t barrier, int parity)
+{
+    emu_barrier &b = emu_barriers.at(barrier);
+    while ((int)(b.phase & 1) == parity) {
+        if (b.pending == 0) {
+            for (auto &copy : b.copies)
+                b.bytes -= copy();
+            b.copies.clear();
+            emu_complete(b);
+        }
+        if ((int)(b.phase & 1) == parity)
+            emu::yield();
+    }
+}
+static inline void copy_box(uint32_t to, const tensor_map &map, int column, int head, int row, uint32_t barrier)
+{
+    if (to % 1024)
+        emu::fail("a box must lie on 1,024 bytes");
+    tensor_map m = map;
+    emu_barriers.at(barrier).copies.push_back([=]() {
+        for (int i = 0; i < 64; i++)
+            for (int j = 0; j < 64; j++) {
+                bool inside = row + i < m.rows && column + j < m.width && head < m.heads;
+                uint16_t x =
+                    inside ? m.data[(row + i) * m.row_stride + head * m.head_stride + column + j] : (uint16_t)0;
+                memcpy(emu::at(to + (uint32_t)(i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2), 2), &x, 2);
+            }
+        return 64 * 128;
+    });
+}
+static inline void copy_bulk(uint32_t to, const void *from, int bytes, uint32_t barrier)
+{
+    emu_barriers.at(barrier).copies.push_back([=]() {
+        for (int i = 0; i < bytes; i += 16)
+            memcpy(emu::at(to + (uint32_t)i, 16), (const char *)from + i, 16);
+        return bytes;
+    });
+}
+template <int REGISTERS> static inline void more_registers() {}
+template <int REGISTERS> static inline void fewer_registers() {}
 
 static inline void fence_async_proxy() {}
 static inline void wgmma_fence() {}

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "providers/cuda/device.cuh"
+#include "providers/cuda/gdn_chain_sm90.cuh"
 #include "providers/cuda/gdn_gradient.cuh"
 #include "providers/cuda/gdn_intra.cuh"
 #include "providers/cuda/gdn_table.cuh"
@@ -76,22 +77,66 @@ static gdn_params make_params(const dt_gdn_args *a, const gdn_plan *plan, unsign
     return p;
 }
 
-template <int ISA>
-static dt_status run_forward(dt_exec *exec, const gdn_params &p, int64_t chunks, int blocks, dt_err *err)
+/* How the copy engine sees the tensors; d_o and dv exist in backward only. */
+static dt_status make_maps(chain_maps *maps, const gdn_params &p, bool needed, dt_err *err)
 {
-    dt_status st = DT_LAUNCH(err, exec, 1, TABLE_THREADS, (32 + TABLE_SORTED) * 4, gdn_table_kernel, p.cu_seqlens,
-                             p.n_seq_cap, p.table);
+    const struct {
+        tensor_map *map;
+        const gdn_rows *rows;
+        int heads, width;
+    } all[] = {{&maps->q, &p.q, p.heads, p.K},
+               {&maps->k, &p.k, p.heads, p.K},
+               {&maps->v, &p.v, p.value_heads, p.V},
+               {&maps->d_o, &p.d_o, p.value_heads, p.V},
+               {&maps->dv, &p.dv, p.value_heads, p.V}};
+    memset(maps, 0, sizeof *maps);
+    for (size_t i = 0; needed && i < sizeof all / sizeof *all; i++) {
+        const gdn_rows *r = all[i].rows;
+        dt_status st = !r->data ? DT_OK
+                                : dtp_cuda_map_rows(all[i].map, r->data, p.T_cap, all[i].heads, all[i].width, r->row,
+                                                    r->head, err);
+        if (st != DT_OK)
+            return st;
+    }
+    return DT_OK;
+}
+
+static dt_status run_forward(dt_exec *exec, const gdn_params &p, int64_t chunks, const dtp_cuda_facts *facts,
+                             dt_err *err)
+{
+    bool hopper = facts->isa == ISA_WGMMA;
+    int64_t items = chunks * p.heads;
+    chain_maps maps;
+    dt_status st = make_maps(&maps, p, hopper, err);
     if (st == DT_OK)
-        st = DT_LAUNCH(err, exec, chunks * p.heads, INTRA_THREADS, INTRA_SHARED, gdn_intra_kernel<ISA>, p);
+        st = DT_LAUNCH(err, exec, 1, TABLE_THREADS, (32 + TABLE_SORTED) * 4, gdn_table_kernel, p.cu_seqlens,
+                       p.n_seq_cap, p.table);
     if (st == DT_OK)
-        st = DT_LAUNCH(err, exec, blocks, CHAIN_THREADS, CHAIN_SHARED, gdn_forward_kernel<ISA>, p);
+        st = hopper ? DT_LAUNCH(err, exec, items, INTRA_THREADS, INTRA_SHARED, gdn_intra_kernel<ISA_WGMMA>, p, maps)
+                    : DT_LAUNCH(err, exec, items, INTRA_THREADS, INTRA_SHARED, gdn_intra_kernel<ISA_MMA>, p, maps);
+    if (st == DT_OK)
+        st = hopper ? DT_LAUNCH(err, exec, facts->multiprocessors, HOPPER_CHAIN_THREADS, HC_SHARED,
+                                gdn_forward_sm90_kernel, p, maps)
+                    : DT_LAUNCH(err, exec, facts->multiprocessors, CHAIN_THREADS, CHAIN_SHARED,
+                                gdn_forward_kernel<ISA_MMA>, p);
     return st;
 }
-template <int ISA> static dt_status run_backward(dt_exec *exec, const gdn_params &p, int blocks, dt_err *err)
+static dt_status run_backward(dt_exec *exec, const gdn_params &p, const dtp_cuda_facts *facts, dt_err *err)
 {
-    dt_status st = DT_LAUNCH(err, exec, blocks, CHAIN_THREADS, CHAIN_SHARED, gdn_backward_kernel<ISA>, p);
+    bool hopper = facts->isa == ISA_WGMMA;
+    int blocks = facts->multiprocessors;
+    chain_maps maps, chain;
+    dt_status st = make_maps(&maps, p, hopper, err);
+    chain = maps;
+    chain.v = maps.d_o;
     if (st == DT_OK)
-        st = DT_LAUNCH(err, exec, blocks, GRADIENT_THREADS, GRADIENT_SHARED, gdn_gradient_kernel<ISA>, p);
+        st = hopper ? DT_LAUNCH(err, exec, blocks, HOPPER_CHAIN_THREADS, HC_SHARED, gdn_backward_sm90_kernel, p, chain)
+                    : DT_LAUNCH(err, exec, blocks, CHAIN_THREADS, CHAIN_SHARED, gdn_backward_kernel<ISA_MMA>, p);
+    if (st == DT_OK)
+        st = hopper ? DT_LAUNCH(err, exec, blocks, GRADIENT_THREADS, GRADIENT_SHARED, gdn_gradient_kernel<ISA_WGMMA>, p,
+                                maps)
+                    : DT_LAUNCH(err, exec, blocks, GRADIENT_THREADS, GRADIENT_SHARED, gdn_gradient_kernel<ISA_MMA>, p,
+                                maps);
     return st;
 }
 
@@ -141,8 +186,7 @@ static dt_status gdn_forward(dt_exec *exec, const void *args, void *saved, void 
     gdn_params p = make_params(a, &plan, (unsigned char *)(saved ? saved : workspace), saved != NULL);
     dtp_cuda_facts facts;
     dtp_cuda_device_facts(exec, &facts);
-    return facts.isa == ISA_WGMMA ? run_forward<ISA_WGMMA>(exec, p, plan.chunks, facts.multiprocessors, err)
-                                  : run_forward<ISA_MMA>(exec, p, plan.chunks, facts.multiprocessors, err);
+    return run_forward(exec, p, plan.chunks, &facts, err);
 }
 static dt_status gdn_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
 {
@@ -157,8 +201,7 @@ static dt_status gdn_backward(dt_exec *exec, const void *args, const void *saved
     p.dinitial_state = (float *)a->dinitial_state.data;
     p.dh = (unsigned char *)workspace;
     p.partial = (float *)(p.dh + (size_t)(plan.chunks * p.value_heads) * STATE_BYTES);
-    return facts.isa == ISA_WGMMA ? run_backward<ISA_WGMMA>(exec, p, facts.multiprocessors, err)
-                                  : run_backward<ISA_MMA>(exec, p, facts.multiprocessors, err);
+    return run_backward(exec, p, &facts, err);
 }
 
 extern "C" const dt_op_set dtp_cuda_gdn = {

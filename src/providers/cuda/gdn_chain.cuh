@@ -31,22 +31,23 @@ enum {
 /* Where a block is in its list of chunks. */
 struct chain_walk {
     int4 chain, ahead; /* this chain and, already fetched, the next one */
-    int head, ahead_head, round, step, chunks;
+    int head, ahead_head, key_head, round, step, chunks;
+    unsigned total; /* chains of the whole call */
     bool valid;
 };
 DT_DEVICE void walk_fetch(chain_walk &w, const gdn_params &p)
 {
-    int blocks = (int)gridDim.x, position = w.round & 1 ? blocks - 1 - (int)blockIdx.x : (int)blockIdx.x;
-    int64_t index = (int64_t)w.round * blocks + position;
+    unsigned blocks = gridDim.x, position = w.round & 1 ? blocks - 1 - blockIdx.x : blockIdx.x;
+    unsigned index = (unsigned)w.round * blocks + position, rank = index / (unsigned)p.value_heads;
     w.round++;
-    bool any = index < (int64_t)p.table.counts[1] * p.value_heads;
-    w.ahead = any ? p.table.chain[index / p.value_heads] : make_int4(0, 0, 0, 0);
-    w.ahead_head = (int)(index % p.value_heads);
+    w.ahead = index < w.total ? p.table.chain[rank] : make_int4(0, 0, 0, 0);
+    w.ahead_head = (int)(index - rank * (unsigned)p.value_heads);
 }
 DT_DEVICE void walk_enter(chain_walk &w, const gdn_params &p)
 {
     w.chain = w.ahead;
     w.head = w.ahead_head;
+    w.key_head = (int)((unsigned)w.head / (unsigned)p.group);
     w.chunks = chunk_count(w.chain.y);
     w.valid = w.chunks > 0; /* chains of the list are not empty */
     w.step = 0;
@@ -56,6 +57,7 @@ DT_DEVICE void walk_enter(chain_walk &w, const gdn_params &p)
 DT_DEVICE void walk_start(chain_walk &w, const gdn_params &p)
 {
     w.round = 0;
+    w.total = (unsigned)(p.table.counts[1] * p.value_heads);
     walk_fetch(w, p);
     walk_enter(w, p);
 }
@@ -68,15 +70,16 @@ DT_DEVICE void walk_advance(chain_walk &w, const gdn_params &p)
 /* The chunk a walk stands at. */
 struct chain_item {
     int64_t row0, image; /* first row; index of (chunk, head) among the images */
-    int rows, head, seq, flags;
+    int rows, head, key_head, seq, flags;
 };
 template <bool BACKWARD> DT_DEVICE chain_item walk_item(const chain_walk &w, const gdn_params &p)
 {
     int c = BACKWARD ? w.chunks - 1 - w.step : w.step, rest = w.chain.y - c * CHUNK;
-    chain_item it;
+    chain_item it; /* rows == 0: the walk is over */
     it.row0 = w.chain.x + c * CHUNK;
-    it.rows = rest < CHUNK ? rest : CHUNK;
+    it.rows = !w.valid ? 0 : rest < CHUNK ? rest : CHUNK;
     it.head = w.head;
+    it.key_head = w.key_head;
     it.seq = w.chain.z;
     it.image = (int64_t)(w.chain.w + c) * p.value_heads + w.head;
     it.flags = (c == 0 ? CHUNK_FIRST : 0) | (c == w.chunks - 1 ? CHUNK_LAST : 0);
@@ -85,45 +88,51 @@ template <bool BACKWARD> DT_DEVICE chain_item walk_item(const chain_walk &w, con
 
 DT_DEVICE void load_stage(uint32_t stage, const gdn_params &p, const gdn_rows &v, const chain_item &it)
 {
-    int key_head = it.head / p.group;
-    load_rows(stage + STAGE_K, p.k, it.row0, it.rows, key_head, p.K, CHAIN_THREADS);
-    load_rows(stage + STAGE_Q, p.q, it.row0, it.rows, key_head, p.K, CHAIN_THREADS);
+    load_rows(stage + STAGE_K, p.k, it.row0, it.rows, it.key_head, p.K, CHAIN_THREADS);
+    load_rows(stage + STAGE_Q, p.q, it.row0, it.rows, it.key_head, p.K, CHAIN_THREADS);
     load_rows(stage + STAGE_V, v, it.row0, it.rows, it.head, p.V, CHAIN_THREADS);
     load_image(stage + STAGE_AT, p.at + it.image * AT_BYTES, AT_BYTES, CHAIN_THREADS);
 }
 
 /* P' from R (warps 0-3) and X' from X (warps 4-7), into shared memory. */
-DT_DEVICE void store_p(uint32_t tile, const float (&r)[32], const gdn_vectors *v)
+template <int ISA> DT_DEVICE void store_p(uint32_t tile, const float (&r)[32], const gdn_vectors *v)
 {
     int lane = (int)threadIdx.x & 31, row0 = 16 * (((int)threadIdx.x >> 5) & 3), i = row0 + (lane >> 2);
     float G[2] = {v->G[i], v->G[i + 8]}, f[2] = {v->s_rq[i], v->s_rq[i + 8]};
     DT_UNROLL
-    for (int s = 0; s < 4; s++) {
-        uint32_t a[4];
+    for (int half = 0; half < 2; half++) { /* two steps at a time: their loads in flight together */
+        float4 of[4];                      /* G and beta of two columns */
         DT_UNROLL
-        for (int c = 0; c < 4; c++) {
-            int y = c & 1, j = 16 * s + 8 * (c >> 1) + 2 * (lane & 3);
-            float x[2];
+        for (int n = 0; n < 4; n++)
+            of[n] = *(const float4 *)(v->G_beta + 32 * half + 8 * n + 2 * (lane & 3));
+        DT_UNROLL
+        for (int step = 0; step < 2; step++) {
+            int s = 2 * half + step;
+            uint32_t a[4];
             DT_UNROLL
-            for (int n = 0; n < 2; n++) /* select before exp2: above the diagonal the exponent may be huge */
-                x[n] = j + n <= i + 8 * y ? f[y] * exp2_fast(G[y] - v->G[j + n]) * v->beta[j + n] * r[8 * s + 2 * c + n]
-                                          : 0.0f;
-            a[c] = pack_bf16(x[0], x[1]);
+            for (int c = 0; c < 4; c++) {
+                int y = c & 1, j = 16 * s + 8 * (c >> 1) + 2 * (lane & 3);
+                float4 x = of[2 * step + (c >> 1)];
+                /* select before exp2: above the diagonal the exponent may be huge */
+                float e0 = exp2_fast(j <= i + 8 * y ? G[y] - x.x : -200.0f),
+                      e1 = exp2_fast(j < i + 8 * y ? G[y] - x.z : -200.0f);
+                a[c] = pack_bf16(f[y] * r[8 * s + 2 * c] * (e0 * x.y), f[y] * r[8 * s + 2 * c + 1] * (e1 * x.w));
+            }
+            store_operand<ISA>(tile, PANEL, row0, s, a);
         }
-        store_operand(tile, PANEL, row0, s, a);
     }
 }
-DT_DEVICE void store_x(uint32_t tile, const float (&x)[64], const gdn_vectors *v)
+template <int ISA, int STEPS> DT_DEVICE void store_x(uint32_t tile, const float (&x)[8 * STEPS], const gdn_vectors *v)
 {
     int lane = (int)threadIdx.x & 31, row0 = 16 * (((int)threadIdx.x >> 5) & 3), j = row0 + (lane >> 2);
     float f[2] = {v->eta[j] * v->beta[j], v->eta[j + 8] * v->beta[j + 8]};
     DT_UNROLL
-    for (int s = 0; s < 8; s++) {
+    for (int s = 0; s < STEPS; s++) {
         uint32_t a[4];
         DT_UNROLL
         for (int c = 0; c < 4; c++)
             a[c] = pack_bf16(f[c & 1] * x[8 * s + 2 * c], f[c & 1] * x[8 * s + 2 * c + 1]);
-        store_operand(tile, PANEL, row0, s, a);
+        store_operand<ISA>(tile, PANEL, row0, s, a);
     }
 }
 /* low(Q K^T) as an A operand. */
@@ -175,14 +184,14 @@ DT_DEVICE void write_state(float *state, const float (&s)[64], int K, int V)
 }
 /* The packed state to its image, panel by panel through this warp's 16 rows of `staging`, so that whole lines are
  * written. */
-DT_DEVICE void write_image(unsigned char *image, uint32_t staging, const uint32_t (&a)[8][4])
+template <int ISA> DT_DEVICE void write_image(unsigned char *image, uint32_t staging, const uint32_t (&a)[8][4])
 {
     int lane = (int)threadIdx.x & 31, row0 = 16 * ((int)threadIdx.x >> 5);
     DT_UNROLL
     for (int panel = 0; panel < 2; panel++) {
         DT_UNROLL
         for (int s = 0; s < 4; s++)
-            store_operand(staging, STATE_PANEL, row0, s, a[4 * panel + s]);
+            store_operand<ISA>(staging, STATE_PANEL, row0, s, a[4 * panel + s]);
         warp_sync();
         DT_UNROLL
         for (int i = 0; i < 4; i++) {
@@ -205,7 +214,9 @@ DT_DEVICE void write_rows(const gdn_rows &t, const chain_item &it, int V, uint32
     DT_UNROLL
     for (int i = 0; i < 4; i++) {
         int row = 16 * i + (lane >> 1), unit = v0 / 8 + (lane & 1);
-        uint4 x = load_shared16(tile_unit(tile + (uint32_t)(unit >> 3) * PANEL, row, unit & 7));
+        uint32_t at =
+            tile + (uint32_t)((v0 >> 6) * PANEL + (lane >> 1) * 128 + (((lane >> 1) & 7) ^ (unit & 7)) * 16 + i * 2048);
+        uint4 x = load_shared16(at);
         if (row < it.rows && unit * 8 < V)
             *(uint4 *)(t.data + (it.row0 + row) * t.row + (int64_t)it.head * t.head + unit * 8) = x;
     }
@@ -247,7 +258,7 @@ DT_DEVICE void pipe_prefetch(chain_pipe &pipe, const gdn_params &p, const gdn_ro
         pipe.next = walk_item<BACKWARD>(pipe.walk, p);
         load_stage(stage, p, v, pipe.next);
         if (is_vector_warp())
-            load_tokens(pipe.tokens, p, pipe.next.row0, pipe.next.rows, pipe.next.head);
+            load_tokens(pipe.tokens, p, pipe.next.row0, pipe.next.rows, pipe.next.head, pipe.next.key_head);
         walk_advance(pipe.walk, p);
     }
     copy_commit();
@@ -288,7 +299,7 @@ template <int ISA> DT_DEVICE void gdn_forward_block(const gdn_params &p)
         uint32_t a[8][4];
         pack_operand<128>(a, s);
         if (p.h && !state_is_zero(p, it.flags))
-            write_image(p.h + it.image * STATE_BYTES, base + CHAIN_OUT, a);
+            write_image<ISA>(p.h + it.image * STATE_BYTES, base + CHAIN_OUT, a);
 
         float u[32], o[32];
         mm_begin<ISA>();
@@ -307,7 +318,7 @@ template <int ISA> DT_DEVICE void gdn_forward_block(const gdn_params &p)
             mm_rs<ISA, 64, 8, K_MAJOR>(o, a, stage + STAGE_Q, PANEL, false);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
-            store_p(p_tile, r, v);
+            store_p<ISA>(p_tile, r, v);
         } else {
             float x[64];
             mm_ss<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(x, stage + STAGE_AT, PANEL, stage + STAGE_K, PANEL, false);
@@ -315,7 +326,7 @@ template <int ISA> DT_DEVICE void gdn_forward_block(const gdn_params &p)
             mm_rs<ISA, 64, 8, K_MAJOR>(u, a, stage + STAGE_K, PANEL, false);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
-            store_x(x_tile, x, v);
+            store_x<ISA, 8>(x_tile, x, v);
             mm_begin<ISA>();
             mm_rs<ISA, 64, 8, K_MAJOR>(o, a, stage + STAGE_Q, PANEL, false);
             mm_commit<ISA>();
@@ -388,7 +399,7 @@ template <int ISA> DT_DEVICE void gdn_backward_block(const gdn_params &p)
         uint32_t a[8][4], d[4][4], scaled[4][4];
         pack_operand<128>(a, s);
         if (!gradient_is_zero(p, it.flags))
-            write_image(p.dh + it.image * STATE_BYTES, base + CHAIN_OUT, a);
+            write_image<ISA>(p.dh + it.image * STATE_BYTES, base + CHAIN_OUT, a);
         DT_UNROLL
         for (int i = 0; i < 4; i++) { /* dO^T, and the same times s gamma rq of its token */
             load_a<MN_MAJOR>(d[i], stage + STAGE_V, PANEL, i, 16 * warp);
@@ -417,7 +428,7 @@ template <int ISA> DT_DEVICE void gdn_backward_block(const gdn_params &p)
             mm_rs<ISA, 128, 4, MN_MAJOR>(s, scaled, stage + STAGE_Q, PANEL, true);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
-            store_p(p_tile, r, v);
+            store_p<ISA>(p_tile, r, v);
         } else {
             float x[64];
             mm_ss<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(x, stage + STAGE_AT, PANEL, stage + STAGE_K, PANEL, false);
@@ -425,7 +436,7 @@ template <int ISA> DT_DEVICE void gdn_backward_block(const gdn_params &p)
             mm_rs<ISA, 128, 4, MN_MAJOR>(s, scaled, stage + STAGE_Q, PANEL, true);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
-            store_x(x_tile, x, v);
+            store_x<ISA, 8>(x_tile, x, v);
         }
         fence_async_proxy();
         block_sync();

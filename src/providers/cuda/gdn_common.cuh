@@ -67,6 +67,21 @@ DT_DEVICE bool gradient_is_zero(const gdn_params &p, int flags)
     return (flags & CHUNK_LAST) && !p.dfinal_state;
 }
 
+/* The tensors as Hopper's copy engine sees them; which tensor is v, and whether the last two are used, is each
+ * kernel's. */
+struct chain_maps {
+    tensor_map q, k, v, d_o, dv;
+};
+
+/* Rows from `rows` on of a tile of 64 rows, two panels. By `threads` threads. */
+DT_DEVICE void zero_rows(uint32_t tile, int rows, int threads)
+{
+    int first = rows * 8, count = (CHUNK - rows) * 8; /* 16-byte units of a panel */
+    for (int i = (int)threadIdx.x % threads; i < 2 * count; i += threads)
+        store_shared16(tile + (uint32_t)((i >= count ? PANEL : 0) + (first + (i >= count ? i - count : i)) * 16),
+                       make_uint4(0, 0, 0, 0));
+}
+
 /* Starts the loads of `rows` rows of 128 columns into a 64-row tile; rows past `rows` and columns past `width` become
  * 0. */
 DT_DEVICE void load_rows(uint32_t tile, const gdn_rows &t, int64_t row0, int rows, int head, int width, int threads)
@@ -87,12 +102,13 @@ DT_DEVICE void load_image(uint32_t tile, const unsigned char *image, int bytes, 
 }
 
 /* Per-token factors of a chunk, in shared memory. */
-struct gdn_vectors {
+struct alignas(16) gdn_vectors {
     float G[CHUNK], beta[CHUNK];
     float gamma_rk[CHUNK];   /* gamma rk */
     float s_gamma_rq[CHUNK]; /* s gamma rq */
     float s_rq[CHUNK];       /* s rq */
     float eta[CHUNK], rk[CHUNK];
+    float2 G_beta[CHUNK]; /* both again, side by side */
     float gamma_last, pad[3];
 };
 
@@ -100,17 +116,19 @@ struct gdn_vectors {
 struct gdn_tokens {
     float g[2], beta[2], rq[2], rk[2];
 };
-DT_DEVICE void load_tokens(gdn_tokens &t, const gdn_params &p, int64_t row0, int rows, int head)
+DT_DEVICE void load_tokens(gdn_tokens &t, const gdn_params &p, int64_t row0, int rows, int head, int key_head)
 {
-    int lane = (int)threadIdx.x & 31, key_head = head / p.group;
+    int first = 2 * ((int)threadIdx.x & 31);
+    const float *g = p.g.data + (row0 + first) * p.g.row + head,
+                *beta = p.beta.data + (row0 + first) * p.beta.row + head;
+    const float *rq = p.rq + (row0 + first) * p.heads + key_head, *rk = p.rk + (row0 + first) * p.heads + key_head;
     DT_UNROLL
     for (int i = 0; i < 2; i++) {
-        bool inside = 2 * lane + i < rows;
-        int64_t row = row0 + 2 * lane + i;
-        t.g[i] = inside ? p.g.data[row * p.g.row + head] : 0.0f;
-        t.beta[i] = inside ? p.beta.data[row * p.beta.row + head] : 0.0f;
-        t.rq[i] = inside ? p.rq[row * p.heads + key_head] : 0.0f;
-        t.rk[i] = inside ? p.rk[row * p.heads + key_head] : 0.0f;
+        bool inside = first + i < rows;
+        t.g[i] = inside ? g[i * p.g.row] : 0.0f;
+        t.beta[i] = inside ? beta[i * p.beta.row] : 0.0f;
+        t.rq[i] = inside ? rq[i * p.heads] : 0.0f;
+        t.rk[i] = inside ? rk[i * p.heads] : 0.0f;
     }
 }
 /* By one warp. Rows past the end have g = 0, so that G_last is that of the last valid row. */
@@ -126,18 +144,15 @@ DT_DEVICE void write_vectors(gdn_vectors *v, const gdn_tokens &t, float scale)
     float before = shuffle_up(sum, 1), last = shuffle_from(sum, 31);
     before = lane ? before : 0.0f;
     float G[2] = {before + first, before + second};
-    DT_UNROLL
-    for (int i = 0; i < 2; i++) {
-        int row = 2 * lane + i;
-        float gamma = exp2_fast(G[i]);
-        v->G[row] = G[i];
-        v->beta[row] = t.beta[i];
-        v->gamma_rk[row] = gamma * t.rk[i];
-        v->s_gamma_rq[row] = scale * gamma * t.rq[i];
-        v->s_rq[row] = scale * t.rq[i];
-        v->eta[row] = exp2_fast(last - G[i]);
-        v->rk[row] = t.rk[i];
-    }
+    float gamma[2] = {exp2_fast(G[0]), exp2_fast(G[1])}, s_rq[2] = {scale * t.rq[0], scale * t.rq[1]};
+    ((float2 *)v->G)[lane] = make_float2(G[0], G[1]);
+    ((float2 *)v->beta)[lane] = make_float2(t.beta[0], t.beta[1]);
+    ((float2 *)v->gamma_rk)[lane] = make_float2(gamma[0] * t.rk[0], gamma[1] * t.rk[1]);
+    ((float2 *)v->s_gamma_rq)[lane] = make_float2(gamma[0] * s_rq[0], gamma[1] * s_rq[1]);
+    ((float2 *)v->s_rq)[lane] = make_float2(s_rq[0], s_rq[1]);
+    ((float2 *)v->eta)[lane] = make_float2(exp2_fast(last - G[0]), exp2_fast(last - G[1]));
+    ((float2 *)v->rk)[lane] = make_float2(t.rk[0], t.rk[1]);
+    ((float4 *)v->G_beta)[lane] = make_float4(G[0], t.beta[0], G[1], t.beta[1]);
     if (lane == 0)
         v->gamma_last = exp2_fast(last);
 }

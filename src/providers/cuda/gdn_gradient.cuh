@@ -5,12 +5,12 @@
  * between:
  *
  *     phase   A                               Q                               K
- *     0       Q K^T, K K^T (once per item)
- *     1       R = low(QK^T) At                Wv = V - diag(gamma rk) K S0 (left half; K: right half), over V
+ *     1       Q K^T, K K^T (once per item),   Wv = V - diag(gamma rk) K S0,   last item's Hk += Y K + Y^T K, out
+ *             R = low(QK^T) At                over V
  *     2       dP = dO Wv^T -> e, D            Hq = diag(s gamma rq) dO S0^T   dX = diag(eta) Wv dS1^T -> hi + lo
  *     3       Dq = low(D At^T), <S0,dS1>      T1 = K dX^T -> x, T             Hk = -diag(gamma rk) dW S0^T
- *     4       N = -slow(At^T T At^T) -> Y     Hq += Dq K                      Hk += Dq^T Q + At diag(beta) dX
- *     5       dg, dbeta                       Hq out                          Hk += Y K + Y^T K, out
+ *     4       N = -slow(At^T T At^T) -> Y,    Hq += Dq K, out                 Hk += Dq^T Q + At diag(beta) dX
+ *             dg, dbeta
  *
  * with T = low(low(QK^T)^T D + T1 diag(beta)), Y = diag(beta rk) N, D = s rq_i E_ij beta_j dP_ij, e = s rq_i E_ij R_ij
  * dP_ij. dX is kept as the sum of two bf16: with one rounding dg of short samples misses its tolerance. The next item's
@@ -28,9 +28,9 @@ enum {
     GRAD_S = GRAD_DW + ROWS_BYTES,  /* S0 [V][K] */
     GRAD_DS = GRAD_S + STATE_BYTES, /* dS1 [V][K] */
     GRAD_AT = GRAD_DS + STATE_BYTES,
-    GRAD_PQ = GRAD_AT + AT_BYTES, /* low(Q K^T); with the next: dk on its way out */
-    GRAD_D = GRAD_PQ + AT_BYTES,  /* D, then Y */
-    GRAD_DQ = GRAD_D + AT_BYTES,  /* Dq; with the next: dq on its way out */
+    GRAD_PQ = GRAD_AT + AT_BYTES, /* low(Q K^T) */
+    GRAD_D = GRAD_PQ + AT_BYTES,  /* D, then Y until phase 2 of the next item */
+    GRAD_DQ = GRAD_D + AT_BYTES,  /* Dq; with the next, in phase 1: dk on its way out */
     GRAD_T = GRAD_DQ + AT_BYTES,
     GRAD_VECTORS = GRAD_T + AT_BYTES,
     GRAD_SUMS = GRAD_VECTORS + 2 * (int)sizeof(gdn_vectors)
@@ -43,7 +43,7 @@ struct gradient_sums {
     float x_cols[4][CHUNK];     /* sum_i At_ij T1_ij */
     float states[4];            /* <S0, dS1>, a warp's part each */
 };
-enum { GRADIENT_SHARED = GRAD_SUMS + (int)sizeof(gradient_sums) };
+enum { GRAD_BARRIER = GRAD_SUMS + (int)sizeof(gradient_sums), GRADIENT_SHARED = GRAD_BARRIER + 16 };
 
 /* Where a thread of a warpgroup stands in a result: its rows, its first column. */
 DT_DEVICE int slab_warp()
@@ -62,7 +62,9 @@ DT_DEVICE int slab_column()
 /* The address of the pair of columns that registers 4j + 2y, 4j + 2y + 1 of this thread belong to. */
 DT_DEVICE uint32_t pair_address(uint32_t tile, int j, int y)
 {
-    return tile_unit(tile + (uint32_t)(j >> 3) * PANEL, slab_row() + 8 * y, j & 7) + (uint32_t)slab_column() * 2u;
+    int swizzle = (slab_row() & 7) * 16;
+    return tile + (uint32_t)(slab_row() * 128 + slab_column() * 2 + (swizzle ^ ((j & 7) * 16))) +
+           (uint32_t)((j >> 3) * PANEL + y * 1024);
 }
 DT_DEVICE float row_total(float x)
 {
@@ -115,7 +117,7 @@ DT_DEVICE void column_totals(float *sums, const float (&d)[32])
     sums[8 * j + slab_column() + 1] = c[1];
 }
 /* The part i >= j + BELOW of a 64 x 64 result, packed, to a tile. */
-template <int BELOW> DT_DEVICE void store_lower(uint32_t tile, const float (&d)[32], uint32_t (&a)[4][4])
+template <int ISA, int BELOW> DT_DEVICE void store_lower(uint32_t tile, const float (&d)[32], uint32_t (&a)[4][4])
 {
     DT_UNROLL
     for (int s = 0; s < 4; s++) {
@@ -124,7 +126,7 @@ template <int BELOW> DT_DEVICE void store_lower(uint32_t tile, const float (&d)[
             int i = slab_row() + 8 * (c & 1), j = 16 * s + 8 * (c >> 1) + slab_column() + BELOW;
             a[s][c] = pack_bf16(j <= i ? d[8 * s + 2 * c] : 0.0f, j + 1 <= i ? d[8 * s + 2 * c + 1] : 0.0f);
         }
-        store_operand(tile, PANEL, 16 * slab_warp(), s, a[s]);
+        store_operand<ISA>(tile, PANEL, 16 * slab_warp(), s, a[s]);
     }
 }
 
@@ -133,16 +135,16 @@ struct gradient_item {
     int rows, key_head, head, flags, chunk;
     bool valid, first, last; /* of the value heads of the key head */
 };
-DT_DEVICE gradient_item gradient_at(const gdn_params &p, int64_t index, int member)
+DT_DEVICE gradient_item gradient_at(const gdn_params &p, unsigned index, int member)
 {
     gradient_item it;
-    it.valid = index < (int64_t)p.table.counts[0] * p.heads;
-    it.chunk = it.valid ? (int)(index / p.heads) : 0;
+    it.valid = index < (unsigned)(p.table.counts[0] * p.heads);
+    it.chunk = it.valid ? (int)(index / (unsigned)p.heads) : 0;
     int4 rows = it.valid ? p.table.chunk[it.chunk] : make_int4(0, 0, 0, 0);
     it.row0 = rows.x;
     it.rows = rows.y;
     it.flags = rows.w;
-    it.key_head = (int)(index % p.heads);
+    it.key_head = (int)(index % (unsigned)p.heads);
     it.head = it.key_head * p.group + member;
     it.image = (int64_t)it.chunk * p.value_heads + it.head;
     it.first = member == 0;
@@ -167,22 +169,27 @@ DT_DEVICE void load_values(uint32_t base, const gdn_params &p, const gradient_it
 
 /* ---- the steps of the phases; each is run by one warpgroup ---- */
 
-/* Phase 1: columns v0 .. v0 + 63 of Wv over V. */
-template <int ISA> DT_DEVICE void step_wv(uint32_t base, uint32_t k_tile, int v0, const gdn_vectors *v)
+/* Phase 1, Q: Wv over V. */
+template <int ISA> DT_DEVICE void step_wv(uint32_t base, uint32_t k_tile, const gdn_vectors *v)
 {
-    float u[32];
+    float u[64];
     mm_begin<ISA>();
-    mm_ss<ISA, 64, 8, K_MAJOR, K_MAJOR>(u, k_tile, PANEL, base + GRAD_S + (uint32_t)v0 * 128u, STATE_PANEL, false);
+    mm_ss<ISA, 128, 8, K_MAJOR, K_MAJOR>(u, k_tile, PANEL, base + GRAD_S, STATE_PANEL, false);
     mm_commit<ISA>();
     mm_wait<ISA, 0>();
     scale_rows(u, v->gamma_rk, 1.0f);
-    uint32_t tile = base + GRAD_V + (uint32_t)(v0 / 64) * PANEL;
     DT_UNROLL
-    for (int j = 0; j < 8; j++)
+    for (int part = 0; part < 4; part++) { /* loads of eight columns in flight together */
+        uint32_t pairs[8];
         DT_UNROLL
-    for (int y = 0; y < 2; y++) {
-        uint32_t at = pair_address(tile, j, y), pair = load_shared4(at);
-        store_shared4(at, pack_bf16(bf16_low(pair) - u[4 * j + 2 * y], bf16_high(pair) - u[4 * j + 2 * y + 1]));
+        for (int c = 0; c < 8; c++)
+            pairs[c] = load_shared4(pair_address(base + GRAD_V, 4 * part + (c >> 1), c & 1));
+        DT_UNROLL
+        for (int c = 0; c < 8; c++) {
+            int n = 4 * (4 * part + (c >> 1)) + 2 * (c & 1);
+            store_shared4(pair_address(base + GRAD_V, 4 * part + (c >> 1), c & 1),
+                          pack_bf16(bf16_low(pairs[c]) - u[n], bf16_high(pairs[c]) - u[n + 1]));
+        }
     }
 }
 /* Phase 2, A: dP becomes D, R becomes e; the sums of e. */
@@ -278,7 +285,7 @@ DT_DEVICE void step_t(uint32_t base, uint32_t k_tile, uint32_t x_tiles, bool has
     mm_ss<ISA, 64, 4, MN_MAJOR, MN_MAJOR>(t, base + GRAD_PQ, PANEL, base + GRAD_D, PANEL, true);
     mm_commit<ISA>();
     mm_wait<ISA, 0>();
-    store_lower<0>(base + GRAD_T, t, packed);
+    store_lower<ISA, 0>(base + GRAD_T, t, packed);
 }
 /* Phase 4, A: N, its row sums with K K^T, Y. */
 template <int ISA>
@@ -309,7 +316,7 @@ DT_DEVICE void step_n(uint32_t base, const float (&kk)[32], const gdn_vectors *v
         if (slab_column() == 0)
             sums->n_rows[i] = -v->rk[i] * sum;
     }
-    store_lower<1>(base + GRAD_D, n, a);
+    store_lower<ISA, 1>(base + GRAD_D, n, a);
 }
 /* Phase 4, K: Hk += Dq^T Q + At diag(beta) dX. */
 template <int ISA>
@@ -419,45 +426,118 @@ DT_DEVICE void finish_gates(const gdn_params &p, const gradient_item &it, bool h
             p.dg.data[(it.row0 + 2 * lane + i) * p.dg.row + it.head] = dg[i];
 }
 
+/* Between phases: what was stored is seen by all, also by wgmma and the copy engine. Not __syncthreads, which must be
+ * met at one place of the program: the roles meet here. */
+DT_DEVICE void phase_sync()
+{
+    fence_async_proxy();
+    group_sync(3, GRADIENT_THREADS);
+}
+
 /* The items of a block and their loads; every role walks through it in the same way. */
 struct gradient_pipe {
     gradient_item it, next;
     gdn_tokens tokens;
-    int64_t index;
+    unsigned index;
     uint32_t base, q_tile, k_tile, x_tiles;
     unsigned char *shared;
     gdn_vectors *v;
     gradient_sums *sums;
-    int member;
+    const chain_maps *maps;
+    int member, n;
     bool has_state, has_gradient;
 };
+/* The first warp of Q fetches the per-token values, its first thread starts the copies. */
 DT_DEVICE bool loads_tokens()
 {
-    return threadIdx.x / 32 == 1;
+    return threadIdx.x / 32 == 4;
+}
+DT_DEVICE bool starts_copies()
+{
+    return threadIdx.x == 128;
+}
+DT_DEVICE uint32_t tiles_barrier(const gradient_pipe &g)
+{
+    return g.base + GRAD_BARRIER;
 }
 
-DT_DEVICE void pipe_start(gradient_pipe &g, const gdn_params &p, unsigned char *shared)
+/* A tile of one head by the copy engine. */
+DT_DEVICE void copy_rows(uint32_t tile, const tensor_map &map, int head, int row, uint32_t barrier)
+{
+    copy_box(tile, map, 0, head, row, barrier);
+    copy_box(tile + PANEL, map, 64, head, row, barrier);
+}
+/* The loads of `next` come in two parts: what is free after phase 3, and the rest. On Hopper one thread starts them,
+ * and all of them complete on one barrier; elsewhere all threads take part. */
+template <int ISA> DT_DEVICE void start_values(gradient_pipe &g, const gdn_params &p)
+{
+    const gradient_item &it = g.next;
+    if constexpr (ISA == ISA_WGMMA) {
+        if (starts_copies()) {
+            bool state = !state_is_zero(p, it.flags), gradient = !gradient_is_zero(p, it.flags);
+            uint32_t barrier = tiles_barrier(g);
+            int row = (int)it.row0;
+            barrier_expect(barrier, 3 * ROWS_BYTES + AT_BYTES + (it.first ? 2 * ROWS_BYTES : 0) +
+                                        (state ? STATE_BYTES : 0) + (gradient ? STATE_BYTES : 0));
+            copy_rows(g.base + GRAD_V, g.maps->v, it.head, row, barrier);
+            copy_rows(g.base + GRAD_DO, g.maps->d_o, it.head, row, barrier);
+            copy_rows(g.base + GRAD_DW, g.maps->dv, it.head, row, barrier);
+            if (state)
+                copy_bulk(g.base + GRAD_S, p.h + it.image * STATE_BYTES, STATE_BYTES, barrier);
+            if (gradient)
+                copy_bulk(g.base + GRAD_DS, p.dh + it.image * STATE_BYTES, STATE_BYTES, barrier);
+        }
+    } else
+        load_values(g.base, p, it);
+    if (loads_tokens())
+        load_tokens(g.tokens, p, it.row0, it.rows, it.head, it.key_head);
+}
+template <int ISA> DT_DEVICE void start_rest(gradient_pipe &g, const gdn_params &p)
+{
+    const gradient_item &it = g.next;
+    if constexpr (ISA == ISA_WGMMA) {
+        if (starts_copies()) {
+            copy_bulk(g.base + GRAD_AT, p.at + it.image * AT_BYTES, AT_BYTES, tiles_barrier(g));
+            if (it.first) {
+                copy_rows(g.x_tiles, g.maps->q, it.key_head, (int)it.row0, tiles_barrier(g));
+                copy_rows(g.x_tiles + ROWS_BYTES, g.maps->k, it.key_head, (int)it.row0, tiles_barrier(g));
+            }
+        }
+    } else {
+        load_image(g.base + GRAD_AT, p.at + it.image * AT_BYTES, AT_BYTES, GRADIENT_THREADS);
+        if (it.first)
+            load_pair(g.x_tiles, p, it);
+        copy_commit();
+    }
+}
+template <int ISA>
+DT_DEVICE void pipe_start(gradient_pipe &g, const gdn_params &p, const chain_maps &maps, unsigned char *shared)
 {
     g.index = blockIdx.x;
     g.member = 0;
+    g.n = 0;
     g.shared = shared;
+    g.maps = &maps;
     g.base = shared_address(shared);
     g.x_tiles = g.base + GRAD_QK;
     g.q_tile = g.x_tiles + 2 * ROWS_BYTES;
     g.v = (gdn_vectors *)(shared + GRAD_VECTORS) + 1;
     g.sums = (gradient_sums *)(shared + GRAD_SUMS);
+    if (ISA == ISA_WGMMA) {
+        if (threadIdx.x == 0) {
+            barrier_init(tiles_barrier(g), 1);
+            barrier_init_fence();
+        }
+        block_sync();
+    }
     g.next = gradient_at(p, g.index, 0);
     if (g.next.valid) {
-        load_pair(g.x_tiles, p, g.next);
-        load_values(g.base, p, g.next);
-        load_image(g.base + GRAD_AT, p.at + g.next.image * AT_BYTES, AT_BYTES, GRADIENT_THREADS);
-        if (loads_tokens())
-            load_tokens(g.tokens, p, g.next.row0, g.next.rows, g.next.head);
+        start_values<ISA>(g, p);
+        start_rest<ISA>(g, p);
     }
-    copy_commit();
 }
 /* Makes `next` the current item: its tiles and vectors are there for all threads. */
-DT_DEVICE void pipe_arrive(gradient_pipe &g, const gdn_params &p)
+template <int ISA> DT_DEVICE void pipe_arrive(gradient_pipe &g, const gdn_params &p)
 {
     g.it = g.next;
     gdn_vectors *first = (gdn_vectors *)(g.shared + GRAD_VECTORS);
@@ -470,45 +550,41 @@ DT_DEVICE void pipe_arrive(gradient_pipe &g, const gdn_params &p)
     }
     g.has_state = uniform(!state_is_zero(p, g.it.flags));
     g.has_gradient = uniform(!gradient_is_zero(p, g.it.flags));
-    if (loads_tokens())
-        write_vectors(g.v, g.tokens, p.scale);
-    copy_wait<0>();
-    fence_async_proxy();
-    block_sync();
-    g.index += g.it.last ? (int64_t)gridDim.x : 0;
+    g.index += g.it.last ? gridDim.x : 0;
     g.member = g.it.last ? 0 : g.member + 1;
     g.next = gradient_at(p, g.index, g.member);
-}
-DT_DEVICE void phase_sync()
-{
-    fence_async_proxy();
-    block_sync();
-}
-/* After phase 3, V, dO, dW, S0 and dS1 are free. */
-DT_DEVICE void pipe_values(gradient_pipe &g, const gdn_params &p)
-{
-    if (!g.next.valid)
-        return;
-    load_values(g.base, p, g.next);
     if (loads_tokens())
-        load_tokens(g.tokens, p, g.next.row0, g.next.rows, g.next.head);
+        write_vectors(g.v, g.tokens, p.scale);
+    if (ISA == ISA_WGMMA) {
+        barrier_wait(tiles_barrier(g), g.n & 1);
+        if (g.it.rows < CHUNK) /* the copies ran on into the next sample */
+            for (int i = 0; i < (g.it.first ? 5 : 3); i++)
+                zero_rows(i < 3 ? g.base + GRAD_V + (uint32_t)i * ROWS_BYTES
+                                : g.q_tile + (uint32_t)(i - 3) * ROWS_BYTES,
+                          g.it.rows, GRADIENT_THREADS);
+    } else
+        copy_wait<0>();
+    g.n++;
+    phase_sync();
 }
-/* After phase 4, At and dX are free. */
-DT_DEVICE void pipe_rest(gradient_pipe &g, const gdn_params &p)
+/* After phase 3, V, dO, dW, S0 and dS1 are free; after phase 4, At and dX. */
+/* On Hopper Q alone starts them. */
+template <int ISA, bool LOADS> DT_DEVICE void pipe_values(gradient_pipe &g, const gdn_params &p)
 {
-    if (g.next.valid) {
-        load_image(g.base + GRAD_AT, p.at + g.next.image * AT_BYTES, AT_BYTES, GRADIENT_THREADS);
-        if (g.next.first)
-            load_pair(g.x_tiles, p, g.next);
-    }
-    copy_commit();
+    if ((LOADS || ISA == ISA_MMA) && g.next.valid)
+        start_values<ISA>(g, p);
+}
+template <int ISA, bool LOADS> DT_DEVICE void pipe_rest(gradient_pipe &g, const gdn_params &p)
+{
+    if ((LOADS || ISA == ISA_MMA) && g.next.valid)
+        start_rest<ISA>(g, p);
 }
 
 template <int ISA> DT_DEVICE void gradient_role_a(gradient_pipe &g, const gdn_params &p)
 {
     float kk[32];
     while (uniform(g.next.valid)) {
-        pipe_arrive(g, p);
+        pipe_arrive<ISA>(g, p);
         float r[32];
         uint32_t a[4][4], d[4][4];
         if (uniform(g.it.first)) {
@@ -517,7 +593,7 @@ template <int ISA> DT_DEVICE void gradient_role_a(gradient_pipe &g, const gdn_pa
             mm_ss<ISA, 64, 8, K_MAJOR, K_MAJOR>(kk, g.k_tile, PANEL, g.k_tile, PANEL, false);
             mm_commit<ISA>();
             mm_wait<ISA, 0>();
-            store_lower<0>(g.base + GRAD_PQ, r, a);
+            store_lower<ISA, 0>(g.base + GRAD_PQ, r, a);
             fence_async_proxy();
             group_sync(1, 128);
         }
@@ -532,22 +608,23 @@ template <int ISA> DT_DEVICE void gradient_role_a(gradient_pipe &g, const gdn_pa
         mm_commit<ISA>();
         mm_wait<ISA, 0>();
         step_d(dp, r, g.v, g.sums);
-        store_lower<0>(g.base + GRAD_D, dp, d);
+        store_lower<ISA, 0>(g.base + GRAD_D, dp, d);
         phase_sync(); /* 3 */
         mm_begin<ISA>();
         mm_rs<ISA, 64, 4, K_MAJOR>(r, d, g.base + GRAD_AT, PANEL, false);
         mm_commit<ISA>();
         mm_wait<ISA, 0>();
-        store_lower<0>(g.base + GRAD_DQ, r, a);
+        store_lower<ISA, 0>(g.base + GRAD_DQ, r, a);
         if (g.has_state && g.has_gradient)
             step_states(g.base, g.sums);
         phase_sync(); /* 4 */
-        pipe_values(g, p);
+        pipe_values<ISA, false>(g, p);
         step_n<ISA>(g.base, kk, g.v, g.sums);
-        phase_sync(); /* 5 */
-        pipe_rest(g, p);
+        group_sync(1, 128);
         if (threadIdx.x < 32)
             finish_gates(p, g.it, g.has_state && g.has_gradient, g.v, g.sums);
+        phase_sync();
+        pipe_rest<ISA, false>(g, p);
     }
 }
 
@@ -555,11 +632,11 @@ template <int ISA> DT_DEVICE void gradient_role_q(gradient_pipe &g, const gdn_pa
 {
     float *partial = p.partial + (int64_t)blockIdx.x * (PARTIAL_BYTES / 4);
     while (uniform(g.next.valid)) {
-        pipe_arrive(g, p);
-        float h[64];
+        pipe_arrive<ISA>(g, p);
         if (g.has_state)
-            step_wv<ISA>(g.base, g.k_tile, 0, g.v);
+            step_wv<ISA>(g.base, g.k_tile, g.v);
         phase_sync(); /* 2 */
+        float h[64];
         if (g.has_state) {
             mm_begin<ISA>();
             mm_ss<ISA, 128, 8, K_MAJOR, MN_MAJOR>(h, g.base + GRAD_DO, PANEL, g.base + GRAD_S, STATE_PANEL, false);
@@ -572,25 +649,41 @@ template <int ISA> DT_DEVICE void gradient_role_q(gradient_pipe &g, const gdn_pa
         phase_sync(); /* 3 */
         step_t<ISA>(g.base, g.k_tile, g.x_tiles, g.has_gradient, g.v, g.sums);
         phase_sync(); /* 4 */
-        pipe_values(g, p);
+        pipe_values<ISA, true>(g, p);
         mm_begin<ISA>();
         mm_ss<ISA, 128, 4, K_MAJOR, MN_MAJOR>(h, g.base + GRAD_DQ, PANEL, g.k_tile, PANEL, true);
         mm_commit<ISA>();
         mm_wait<ISA, 0>();
-        phase_sync(); /* 5 */
-        pipe_rest(g, p);
-        finish_rows(h, g.it, partial, g.q_tile, g.base + GRAD_DQ, p.rq + g.it.key_head, p.heads, p.dq, p.K);
+        /* dq leaves through the low part of dX, which nobody reads any more */
+        finish_rows(h, g.it, partial, g.q_tile, g.x_tiles + ROWS_BYTES, p.rq + g.it.key_head, p.heads, p.dq, p.K);
+        phase_sync();
+        pipe_rest<ISA, true>(g, p);
     }
 }
 
-template <int ISA> DT_DEVICE void gradient_role_k(gradient_pipe &g, const gdn_params &p)
+/* Hk += Y K + Y^T K, and out, in phase 1 of the item after. */
+template <int ISA>
+DT_DEVICE void finish_k(float (&h)[64], const gradient_pipe &g, const gdn_params &p, const gradient_item &it,
+                        uint32_t k_tile)
 {
     float *partial = p.partial + (int64_t)blockIdx.x * (PARTIAL_BYTES / 4) + CHUNK * WIDTH;
+    mm_begin<ISA>();
+    mm_ss<ISA, 128, 4, K_MAJOR, MN_MAJOR>(h, g.base + GRAD_D, PANEL, k_tile, PANEL, true);
+    mm_ss<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(h, g.base + GRAD_D, PANEL, k_tile, PANEL, true);
+    mm_commit<ISA>();
+    mm_wait<ISA, 0>();
+    finish_rows(h, it, partial, k_tile, g.base + GRAD_DQ, p.rk + it.key_head, p.heads, p.dk, p.K);
+}
+template <int ISA> DT_DEVICE void gradient_role_k(gradient_pipe &g, const gdn_params &p)
+{
+    float h[64];
+    gradient_item last;
+    uint32_t last_k = 0;
+    bool any = false;
     while (uniform(g.next.valid)) {
-        pipe_arrive(g, p);
-        float h[64];
-        if (g.has_state)
-            step_wv<ISA>(g.base, g.k_tile, 64, g.v);
+        pipe_arrive<ISA>(g, p);
+        if (any)
+            finish_k<ISA>(h, g, p, last, last_k);
         phase_sync(); /* 2 */
         if (g.has_gradient)
             step_dx<ISA>(g.base, g.x_tiles, g.v);
@@ -605,25 +698,23 @@ template <int ISA> DT_DEVICE void gradient_role_k(gradient_pipe &g, const gdn_pa
             mm_clear(h);
         dot_rows(g.sums->ak, h, g.k_tile);
         phase_sync(); /* 4 */
-        pipe_values(g, p);
+        pipe_values<ISA, false>(g, p);
         step_hk<ISA>(h, g.base, g.q_tile, g.x_tiles, g.has_gradient, g.v);
-        phase_sync(); /* 5 */
-        pipe_rest(g, p);
-        mm_begin<ISA>();
-        mm_ss<ISA, 128, 4, K_MAJOR, MN_MAJOR>(h, g.base + GRAD_D, PANEL, g.k_tile, PANEL, true);
-        mm_ss<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(h, g.base + GRAD_D, PANEL, g.k_tile, PANEL, true);
-        mm_commit<ISA>();
-        mm_wait<ISA, 0>();
-        group_sync(2, 128); /* dk leaves through the tile of Y, which all four warps have read now */
-        finish_rows(h, g.it, partial, g.k_tile, g.base + GRAD_PQ, p.rk + g.it.key_head, p.heads, p.dk, p.K);
+        last = g.it;
+        last_k = g.k_tile;
+        any = true;
+        phase_sync();
+        pipe_rest<ISA, false>(g, p);
     }
+    if (any)
+        finish_k<ISA>(h, g, p, last, last_k);
 }
 
-template <int ISA> DT_DEVICE void gdn_gradient_block(const gdn_params &p)
+template <int ISA> DT_DEVICE void gdn_gradient_block(const gdn_params &p, const chain_maps &maps)
 {
     DT_SHARED(shared);
     gradient_pipe g;
-    pipe_start(g, p, shared);
+    pipe_start<ISA>(g, p, maps, shared);
     const int role = uniform((int)threadIdx.x / 128);
     if (role == 0)
         gradient_role_a<ISA>(g, p);
@@ -637,9 +728,11 @@ template <int ISA> DT_DEVICE void gdn_gradient_block(const gdn_params &p)
     clear_scalars(p.dg, T, p.T_cap, p.value_heads);
     clear_scalars(p.dbeta, T, p.T_cap, p.value_heads);
 }
-template <int ISA> DT_KERNEL(GRADIENT_THREADS, 1) gdn_gradient_kernel(const gdn_params p)
+template <int ISA>
+DT_KERNEL(GRADIENT_THREADS, 1)
+gdn_gradient_kernel(DT_GRID_CONSTANT gdn_params p, DT_GRID_CONSTANT chain_maps maps)
 {
     if constexpr (DT_RUNS_HERE(ISA))
-        gdn_gradient_block<ISA>(p);
+        gdn_gradient_block<ISA>(p, maps);
 }
 #endif

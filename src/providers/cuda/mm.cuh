@@ -16,7 +16,7 @@ enum { K_MAJOR = 0, MN_MAJOR = 1 };
 
 DT_DEVICE uint32_t tile_unit(uint32_t panel, int row, int unit)
 {
-    return panel + (uint32_t)(row * 128 + ((unit ^ (row & 7)) << 4));
+    return panel + (uint32_t)(row * 128 + ((unit * 16) ^ ((row & 7) * 16)));
 }
 
 /* Addresses of a K-major operand advance 32 bytes a step of 16 inside a panel, those of an MN-major one 16 rows. */
@@ -38,24 +38,26 @@ template <int MAJOR> DT_DEVICE void load_b(uint32_t (&b)[4], uint32_t tile, uint
 {
     int lane = (int)threadIdx.x & 31;
     if (MAJOR == K_MAJOR) {
-        int row = 16 * j + (lane & 7) + (lane >> 4) * 8;
-        ldmatrix(b, tile_unit(tile + (uint32_t)(step >> 2) * panel_bytes, row, 2 * (step & 3) + ((lane >> 3) & 1)));
+        int row = (lane & 7) + (lane >> 4) * 8, swizzle = ((lane & 7) ^ ((lane >> 3) & 1)) * 16;
+        ldmatrix(b, tile + (uint32_t)(row * 128 + (swizzle ^ ((step & 3) * 32))) + (uint32_t)(step >> 2) * panel_bytes +
+                        (uint32_t)j * 2048u);
     } else {
-        int row = 16 * step + (lane & 15), unit = 2 * j + (lane >> 4);
-        ldmatrix_trans(b, tile_unit(tile + (uint32_t)(unit >> 3) * panel_bytes, row, unit & 7));
+        int row = lane & 15, swizzle = ((lane & 7) ^ (lane >> 4)) * 16;
+        ldmatrix_trans(b, tile + (uint32_t)(row * 128 + (swizzle ^ ((j & 3) * 32))) + (uint32_t)(j >> 2) * panel_bytes +
+                              (uint32_t)step * 2048u);
     }
 }
-/* The A fragment of rows row0 .. row0 + 15 at one step. */
+/* The A fragment of rows row0 .. row0 + 15 (row0 a multiple of 16) at one step. */
 template <int MAJOR> DT_DEVICE void load_a(uint32_t (&a)[4], uint32_t tile, uint32_t panel_bytes, int step, int row0)
 {
     int lane = (int)threadIdx.x & 31;
     if (MAJOR == K_MAJOR) {
-        ldmatrix(
-            a, tile_unit(tile + (uint32_t)(step >> 2) * panel_bytes, row0 + (lane & 15), 2 * (step & 3) + (lane >> 4)));
+        int row = row0 + (lane & 15), swizzle = ((lane & 7) ^ (lane >> 4)) * 16;
+        ldmatrix(a, tile + (uint32_t)(row * 128 + (swizzle ^ ((step & 3) * 32))) + (uint32_t)(step >> 2) * panel_bytes);
     } else {
-        int unit = row0 / 8 + ((lane >> 3) & 1);
-        ldmatrix_trans(a, tile_unit(tile + (uint32_t)(unit >> 3) * panel_bytes,
-                                    16 * step + (lane & 7) + (lane >> 4) * 8, unit & 7));
+        int row = (lane & 7) + (lane >> 4) * 8, swizzle = ((lane & 7) ^ ((row0 >> 3) & 7) ^ ((lane >> 3) & 1)) * 16;
+        ldmatrix_trans(a, tile + (uint32_t)(row * 128 + swizzle) + (uint32_t)(row0 >> 6) * panel_bytes +
+                              (uint32_t)step * 2048u);
     }
 }
 
@@ -147,31 +149,40 @@ template <int N> DT_DEVICE void pack_operand(uint32_t (&a)[N / 16][4], const flo
 }
 
 /* Stores one step of a packed result (16 rows from row0, columns 16 s .. 16 s + 15) into a tile. */
+template <int ISA>
 DT_DEVICE void store_operand(uint32_t tile, uint32_t panel_bytes, int row0, int s, const uint32_t (&a)[4])
 {
     int lane = (int)threadIdx.x & 31;
     uint32_t panel = tile + (uint32_t)(s >> 2) * panel_bytes;
-    DT_UNROLL
-    for (int i = 0; i < 4; i++)
-        store_shared4(
-            tile_unit(panel, row0 + lane / 4 + (i & 1) * 8, 2 * (s & 3) + (i >> 1)) + (uint32_t)(lane & 3) * 4u, a[i]);
+    if (ISA == ISA_WGMMA) { /* matrices a[0..3]: (rows, columns) = (0,0) (8,0) (0,8) (8,8) */
+        int row = row0 + (lane & 15), swizzle = ((lane & 7) ^ (lane >> 4)) * 16;
+        stmatrix(panel + (uint32_t)(row * 128 + (swizzle ^ ((s & 3) * 32))), a);
+    } else {
+        int row = row0 + lane / 4, swizzle = (lane / 4) * 16;
+        DT_UNROLL
+        for (int i = 0; i < 4; i++)
+            store_shared4(panel + (uint32_t)(row * 128 + (lane & 3) * 4 + (swizzle ^ ((s & 3) * 32 + (i >> 1) * 16))) +
+                              (uint32_t)(i & 1) * 1024u,
+                          a[i]);
+    }
 }
 /* Stores one step of a packed result transposed: its columns become rows 16 s .. of the tile, its rows columns col0 ..
- */
+ * (a multiple of 16). */
 template <int ISA>
 DT_DEVICE void store_operand_trans(uint32_t tile, uint32_t panel_bytes, int col0, int s, const uint32_t (&a)[4])
 {
-    int lane = (int)threadIdx.x & 31, unit0 = col0 / 8;
+    int lane = (int)threadIdx.x & 31, unit0 = (col0 >> 3) & 7;
+    uint32_t panel = tile + (uint32_t)(col0 >> 6) * panel_bytes + (uint32_t)s * 2048u;
     if (ISA == ISA_WGMMA) { /* matrices a[0..3]: (rows, columns) = (0,0) (8,0) (0,8) (8,8) */
-        int row = 16 * s + (lane & 7) + (lane >> 4) * 8, unit = unit0 + ((lane >> 3) & 1);
-        stmatrix_trans(tile_unit(tile + (uint32_t)(unit >> 3) * panel_bytes, row, unit & 7), a);
+        int row = (lane & 7) + (lane >> 4) * 8;
+        stmatrix_trans(panel + (uint32_t)(row * 128 + ((lane & 7) ^ unit0 ^ ((lane >> 3) & 1)) * 16), a);
     } else {
         DT_UNROLL
         for (int i = 0; i < 4; i++) {
-            int unit = unit0 + (i & 1), row = 16 * s + (i >> 1) * 8 + 2 * (lane & 3);
-            uint32_t panel = tile + (uint32_t)(unit >> 3) * panel_bytes, in_unit = (uint32_t)(lane / 4) * 2u;
-            store_shared2(tile_unit(panel, row, unit & 7) + in_unit, a[i] & 0xffffu);
-            store_shared2(tile_unit(panel, row + 1, unit & 7) + in_unit, a[i] >> 16);
+            int unit = unit0 + (i & 1), row = (i >> 1) * 8 + 2 * (lane & 3);
+            uint32_t in_unit = (uint32_t)(lane / 4) * 2u;
+            store_shared2(tile_unit(panel, row, unit) + in_unit, a[i] & 0xffffu);
+            store_shared2(tile_unit(panel, row + 1, unit) + in_unit, a[i] >> 16);
         }
     }
 }

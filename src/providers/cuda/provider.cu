@@ -19,7 +19,17 @@ static int chosen_isa(int capability)
 void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts)
 {
     (void)exec;
-    *facts = {3, 90, 232448, chosen_isa(90)};
+    /* tests vary both: few blocks make long chains, a seed delays warps at random */
+    const char *blocks = getenv("DELTUNE_EMULATED_BLOCKS"), *seed = getenv("DELTUNE_EMULATED_SEED");
+    emu::seed = seed ? (unsigned)atoi(seed) : 0;
+    *facts = {blocks ? atoi(blocks) : 3, 90, 232448, chosen_isa(90)};
+}
+dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
+                            int64_t head_stride, dt_err *err)
+{
+    *map = {(const uint16_t *)data, width, heads, rows, head_stride, row_stride};
+    (void)err;
+    return DT_OK;
 }
 static int probe(int device_index, char *why, size_t why_size)
 {
@@ -80,6 +90,32 @@ void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts)
     cudaDeviceGetAttribute(&facts->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     facts->capability = 10 * major + minor;
     facts->isa = chosen_isa(facts->capability);
+}
+
+dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
+                            int64_t head_stride, dt_err *err)
+{
+    typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                  const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
+    if (error != cudaSuccess || !encode)
+        return dt_fail(err, DT_E_UNAVAILABLE,
+                       "CUDA: the driver has no cuTensorMapEncodeTiled: update it to 525 or later");
+    cuuint64_t sizes[3] = {(cuuint64_t)width, (cuuint64_t)heads, (cuuint64_t)rows};
+    cuuint64_t strides[2] = {(cuuint64_t)head_stride * 2, (cuuint64_t)row_stride * 2};
+    cuuint32_t box[3] = {64, 1, 64}, steps[3] = {1, 1, 1};
+    CUresult result = ((encode_fn)encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, data, sizes, strides, box, steps,
+                                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return dt_fail(err, DT_E_INTERNAL, "CUDA: tensor map of %lld x %lld x %lld, strides %lld, %lld: error %d",
+                       (long long)rows, (long long)heads, (long long)width, (long long)row_stride,
+                       (long long)head_stride, (int)result);
+    return DT_OK;
 }
 
 __global__ void probe_kernel(int *out)

@@ -10,6 +10,7 @@
 #ifdef DT_EMULATE
 #include "providers/cuda/emulation.hpp"
 #else
+#include <cuda.h> /* CUtensorMap */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -44,7 +45,7 @@ DT_DEVICE void warp_sync()
 /* A barrier of `threads` threads that does not stop the others. Numbers 1..15. */
 DT_DEVICE void group_sync(int barrier, int threads)
 {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+    asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 DT_DEVICE float shuffle_xor(float x, int lanes)
@@ -98,11 +99,18 @@ DT_DEVICE float float_from_bits(uint32_t u)
 {
     return __uint_as_float(u);
 }
+/* Rounded to tf32 to nearest, ties away: the hardware drops the low 13 bits. For finite x. */
 DT_DEVICE uint32_t to_tf32(float x)
 {
-    uint32_t r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-    return r;
+    return __float_as_uint(x) + 0x1000u;
+}
+DT_DEVICE uint32_t float_bits(float x)
+{
+    return __float_as_uint(x);
+}
+DT_DEVICE float round_tf32(float x)
+{
+    return __uint_as_float((__float_as_uint(x) + 0x1000u) & ~0x1fffu);
 }
 
 /* 16 bytes global -> shared, asynchronous; only the first `bytes` (0 or 16) are read, the rest is zero. */
@@ -133,6 +141,10 @@ DT_DEVICE uint32_t load_shared4(uint32_t from)
     uint32_t v;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
     return v;
+}
+DT_DEVICE void store_shared16(uint32_t to, uint4 v)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 DT_DEVICE void store_shared4(uint32_t to, uint32_t v)
 {
@@ -186,6 +198,76 @@ DT_DEVICE void mma_tf32(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t 
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* ---- Hopper: barriers in shared memory, bulk copies that complete on them, register budgets ---- */
+typedef CUtensorMap tensor_map;
+#define DT_GRID_CONSTANT const __grid_constant__
+
+DT_DEVICE void barrier_init(uint32_t barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+/* After barrier_init, before a block_sync: makes the barriers visible to the copy engine too. */
+DT_DEVICE void barrier_init_fence()
+{
+#if DT_HOPPER
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+DT_DEVICE void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.shared::cta.b64 t, [%0];\n}" ::"r"(barrier) : "memory");
+}
+/* Arrives and announces bytes that copies will bring. */
+DT_DEVICE void barrier_expect(uint32_t barrier, int bytes)
+{
+#if DT_HOPPER
+    asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1;\n}" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+#endif
+}
+/* Waits for the end of the phase of this parity: 0, 1, 0, ... from the barrier's first. */
+DT_DEVICE void barrier_wait(uint32_t barrier, int parity)
+{
+#if DT_HOPPER
+    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra "
+                 "AGAIN;\nDONE:\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+#endif
+}
+/* A 64-row, 64-column box of a [T, heads, width] tensor; what lies outside the tensor arrives as zero. 8 KiB. */
+DT_DEVICE void copy_box(uint32_t to, const tensor_map &map, int column, int head, int row, uint32_t barrier)
+{
+#if DT_HOPPER
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+                 "%4}], [%5];" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(head), "r"(row), "r"(barrier)
+                 : "memory");
+#endif
+}
+/* `bytes` contiguous bytes, a multiple of 16. */
+DT_DEVICE void copy_bulk(uint32_t to, const void *from, int bytes, uint32_t barrier)
+{
+#if DT_HOPPER
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+#endif
+}
+/* The registers a thread may use from here on; by all warps of a warpgroup. */
+template <int REGISTERS> DT_DEVICE void more_registers()
+{
+#if DT_HOPPER
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#endif
+}
+template <int REGISTERS> DT_DEVICE void fewer_registers()
+{
+#if DT_HOPPER
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#endif
 }
 
 /* ---- Hopper: warpgroup products. Between wgmma_commit and the wgmma_wait that covers it, neither the accumulator nor
