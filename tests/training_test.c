@@ -355,6 +355,11 @@ static void usage(void **state)
     (void)state;
     program_fails("", "sft --learning_rte 1", 2, "nearest: --learning_rate");
     program_fails("", "sft --galore_rank 8", 2, "not implemented here");
+    program_fails("", "export --adapters a --quant_bits 4", 2, "not implemented here");
+    program_fails("", "infer --adapters a --infer_backend vllm", 2,
+                  "--infer_backend: not implemented here; leave it out");
+    program_fails("", "infer --adapters a --merge_lora true --prompt x", 1,
+                  "a/adapter_config.json"); /* as in the reference */
     program_fails("", "sft --dataset x.jsonl", 2, "--model: missing");
     char *arguments = dtp_format("%s --output_dir %s/none --dataset no-such.jsonl", common, program_folder);
     program_fails("", arguments, 1, "no-such.jsonl");

@@ -121,5 +121,6 @@ const dt_command dtp_command_export = {
     .name = "export",
     .summary = "Merge an adapter into its base model.",
     .table = table,
+    .incumbent = true,
     .run = run,
 };

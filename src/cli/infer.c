@@ -14,6 +14,8 @@
 static const dt_arg_spec model_args[] = {
     {"model", DT_ARG_STRING, NULL, NULL, "Model folder (default: the base model of the adapter's run)."},
     {"adapters", DT_ARG_LIST, NULL, NULL, "Adapter folder: a checkpoint of a LoRA run."},
+    {"merge_lora", DT_ARG_BOOL, "false", NULL,
+     "Changes nothing: the adapter is applied as it is, and writes no files."},
     {"max_length", DT_ARG_INT, "8192", NULL, "Context: tokens of conversation and answer together."},
 };
 static const dt_arg_spec generation_args[] = {
@@ -330,5 +332,6 @@ const dt_command dtp_command_infer = {
     .about = "On a terminal without --prompt it is a conversation: Ctrl-C\n"
              "stops an answer, Ctrl-D leaves, /clear starts again.",
     .table = infer_table,
+    .incumbent = true,
     .run = run,
 };
