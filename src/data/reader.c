@@ -340,6 +340,10 @@ static dt_status next_csv(dt_reader *r, dt_record *record, bool *more, dt_err *e
     dt_csv_scan scan = {0};
     for (bool grew = true;;) {
         bool ended = dtp_csv_scan_record(&scan, r->buffer + r->begin, r->end - r->begin);
+        if (!ended && !grew && scan.quoted) /* it would swallow the rest of the file as one cell */
+            return dt_fail(err, DT_E_FORMAT,
+                           "%s:%lld: the file ends inside a quoted field of this record (a quote is missing)", r->path,
+                           (long long)r->line);
         if (ended || !grew) {
             *more = r->end > r->begin;
             r->held = ended ? scan.at : r->end - r->begin;

@@ -377,6 +377,7 @@ static void broken_arrays(void **state)
     broken(state, "a.json", "[{},]", "expected an element");
     broken(state, "a.json", "[{}] x", "text after the JSON array");
     broken(state, "a.csv", "a,a\n1,2\n", "a.csv:1: header: two columns have the same name (column 2)");
+    broken(state, "a.csv", "query,response\nQ,A\nQ,\"open\nQ,A\n", "a.csv:3: the file ends inside a quoted field");
     broken(state, "a.csv", "a,,b\n1,2,3\n", "a column has no name (column 2)");
 }
 
@@ -386,8 +387,8 @@ static void csv(void **state)
            "user:Q|assistant:A\nuser:a \"b\", c|assistant:line 1\nline 2\nuser:|assistant:\n");
     expect(*state, "a.csv", "query,response\nQ,A,B\nQ\nsay \"hi\",\"A\"x\n",
            "BAD more than the 2 fields of the header\nBAD response is null\nuser:say \"hi\"|assistant:Ax\n");
-    expect(*state, "a.csv", "query,response\nQ,\xff\nQ,\"open\n",
-           "BAD column \"response\" is not valid UTF-8\nuser:Q|assistant:open\n");
+    expect(*state, "a.csv", "query,response\nQ,\xff\nQ,A",
+           "BAD column \"response\" is not valid UTF-8\nuser:Q|assistant:A\n");
     expect(*state, "a.csv", "messages\n\"[{'role': 'user', 'content': 'Q'}, {'role': 'assistant', 'content': 'A'}]\"\n",
            "user:Q|assistant:A\n");
     expect(*state, "a.csv", "\xef\xbb\xbfquery,response\n1,2\n", "user:1|assistant:2\n");
