@@ -3,6 +3,7 @@
 #include "cli/infer.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,12 +20,29 @@ static void print_prompt(void)
     fflush(stdout);
 }
 
+/* False after Ctrl-C. A signal can come between the question and the wait, or be taken by another thread, and then
+ * nothing ends the wait: so it is a short one, again and again. */
+static bool wait_for_input(void)
+{
+    enum { milliseconds = 100 };
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (!dtp_infer_interrupted())
+        if (poll(&input, 1, milliseconds) > 0)
+            return true;
+    return false;
+}
+
 /* One line of the user, without its end. Ctrl-C empties the line. */
 static turn read_turn(char **line, size_t *capacity, size_t *length)
 {
     print_prompt();
-    ssize_t n = getline(line, capacity, stdin);
-    if (n < 0 && errno == EINTR && dtp_infer_interrupted()) {
+    ssize_t n = -1;
+    bool stopped = !wait_for_input();
+    if (!stopped) {
+        n = getline(line, capacity, stdin);
+        stopped = n < 0 && errno == EINTR && dtp_infer_interrupted();
+    }
+    if (stopped) {
         clearerr(stdin);
         putchar('\n');
         return TURN_AGAIN;
@@ -81,12 +99,13 @@ int dtp_infer_chat(dt_infer *infer, dt_err *err)
     size_t capacity = 0, length = 0;
     dt_conversation conversation = {0};
     dt_status status = DT_OK;
+    setvbuf(stdin, NULL, _IONBF, 0); /* what has come is seen by poll, not hidden in a buffer */
     printf("%s%s%s. Ctrl-C stops an answer, Ctrl-D leaves, /help.\n", infer->model_folder,
            infer->adapter_folder ? " with " : "", infer->adapter_folder ? infer->adapter_folder : "");
     for (turn next; status == DT_OK && (next = read_turn(&line, &capacity, &length)) != TURN_END;) {
         if (next == TURN_AGAIN || obey(line, &conversation))
             continue;
-        dtp_infer_interrupted(); /* one that came while typing */
+        dtp_infer_interrupted(); /* one that came with the line */
         status = answer_turn(infer, &conversation, line, length, err);
         dtp_infer_interrupted();
         if (status == DT_E_ARG) { /* too long for the context, say: the conversation stays usable */
