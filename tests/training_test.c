@@ -160,7 +160,11 @@ static void tiny_data(void **state)
     (void)state;
     static const int length[] = {12};
     char *data = write_rows("one.jsonl", length, NULL, 1);
-    char *folder = train("one", data, "--gradient_accumulation_steps 8 --num_train_epochs 1 --report_to none");
+    char *folder =
+        train("one", data, "--gradient_accumulation_steps 8 --num_train_epochs 1 --eval_steps 3 --report_to none");
+    char *said = program_output();
+    assert_non_null(strstr(said, "--eval_steps is not used: no validation data"));
+    free(said);
     assert_true(in_folder(folder, "checkpoint-1/adapter_model.safetensors"));
     assert_false(in_folder(folder, "checkpoint-2"));
     free(folder);

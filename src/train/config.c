@@ -398,6 +398,9 @@ static dt_status resolve_saving(dt_train_config *c, dt_err *err)
                        "--eval_strategy %s: no validation data; give --val_dataset or --split_dataset_ratio", strategy);
     if (!strategy)
         strategy = validation ? text(c, "save_strategy") : "no";
+    const json_t *eval_steps = value_of(c, "eval_steps");
+    if (!validation && eval_steps && !json_is_null(eval_steps))
+        dt_warning("--eval_steps is not used: no validation data (--val_dataset or --split_dataset_ratio)");
     c->eval_strategy = interval(strategy);
     resolve(c, "eval_strategy", json_string(strategy));
     c->eval_steps = integer(c, "eval_steps", c->save_steps);
