@@ -35,8 +35,8 @@ static bool row_ready(const dt_tensor *t)
 static bool by_runs(const dt_causal_conv1d_args *a)
 {
     return a->weight.shape[1] == 4 && a->x.shape[1] % 8 == 0 && row_ready(&a->x) && row_ready(&a->y) &&
-           row_ready(&a->dy) && row_ready(&a->dx) && !a->initial_state.data && !a->final_state.data &&
-           !a->dfinal_state.data && !a->dinitial_state.data;
+           row_ready(&a->dy) && row_ready(&a->dx) && !a->bias.data && !a->dbias.data && !a->initial_state.data &&
+           !a->final_state.data && !a->dfinal_state.data && !a->dinitial_state.data;
 }
 /* Tokens a run: long runs re-read less halo and leave fewer partial sums, short ones fill the card. Depends on T_cap
  * only, so that results do not depend on the card. */
@@ -46,7 +46,7 @@ static int32_t run_length(const dt_causal_conv1d_args *a, bool weights)
 }
 static int64_t run_blocks(const conv_params *p)
 {
-    return dtp_blocks(p->T_cap, p->run) * dtp_blocks(p->channels / 8, CONV_THREADS);
+    return dtp_blocks(p->T_cap, p->run) * dtp_blocks(p->channels / 8, RUN_THREADS);
 }
 static int64_t element_blocks(const conv_params *p, bool states)
 {
@@ -57,9 +57,9 @@ static size_t conv_workspace_bytes(const dt_exec *exec, const void *args, bool b
 {
     const dt_causal_conv1d_args *a = (const dt_causal_conv1d_args *)args;
     (void)exec;
-    if (!backward || !(a->dweight.data || a->dbias.data))
+    if (!backward)
         return 0;
-    return (size_t)dtp_blocks(a->seqs.T_cap, run_length(a, true)) * 5 * (size_t)a->x.shape[1] * sizeof(float);
+    return (size_t)dtp_blocks(a->seqs.T_cap, run_length(a, true)) * 4 * (size_t)a->x.shape[1] * sizeof(float);
 }
 static dt_status conv_forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
 {
@@ -68,7 +68,7 @@ static dt_status conv_forward(dt_exec *exec, const void *args, void *saved, void
     (void)saved, (void)workspace;
     p.run = run_length(a, false);
     if (by_runs(a))
-        return DT_LAUNCH(err, exec, run_blocks(&p), CONV_THREADS, 128, conv_run_forward_kernel, p);
+        return DT_LAUNCH(err, exec, run_blocks(&p), RUN_THREADS, 128, conv_run_forward_kernel, p);
     return DT_LAUNCH(err, exec, element_blocks(&p, a->final_state.data != NULL), CONV_THREADS, 0,
                      conv_element_forward_kernel, p);
 }
@@ -90,10 +90,10 @@ static dt_status conv_backward(dt_exec *exec, const void *args, const void *save
         return st;
     }
     if (!weights)
-        return DT_LAUNCH(err, exec, run_blocks(&p), CONV_THREADS, 128, conv_run_backward_kernel<false>, p);
-    st = DT_LAUNCH(err, exec, run_blocks(&p), CONV_THREADS, 128, conv_run_backward_kernel<true>, p);
+        return DT_LAUNCH(err, exec, run_blocks(&p), RUN_THREADS, 128, conv_run_backward_kernel<false>, p);
+    st = DT_LAUNCH(err, exec, run_blocks(&p), RUN_THREADS, 128, conv_run_backward_kernel<true>, p);
     if (st == DT_OK)
-        st = DT_LAUNCH(err, exec, dtp_blocks(5 * p.channels, CONV_THREADS), CONV_THREADS, 0, conv_reduce_kernel, p,
+        st = DT_LAUNCH(err, exec, dtp_blocks(4 * p.channels, CONV_THREADS), CONV_THREADS, 0, conv_reduce_kernel, p,
                        (int32_t)dtp_blocks(p.T_cap, p.run));
     return st;
 }

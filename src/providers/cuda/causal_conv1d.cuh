@@ -1,14 +1,14 @@
 /* Depthwise causal convolution, channel-last. Two families of kernels:
  *
- * run kernels: bf16, W = 4, no states (training). A thread owns 8 channels and a run of consecutive tokens, the window
- * of inputs stays in registers, and each row of x (and dy) is read once, but for 3 rows of halo a run. How far a token
- * is from its sample's start is the same for a whole block, so boundaries cost a branch that does not diverge. element
- * kernels: any dtype, W <= 8, with states. One thread an element, written for clarity. */
+ * run kernels: bf16, W = 4, no bias, no states (training). A thread owns 8 channels and a run of consecutive tokens,
+ * the window of inputs stays in registers, and each row of x (and dy) is read once, but for 3 rows of halo a run. How
+ * far a token is from its sample's start is the same for a whole block, so boundaries cost a branch that does not
+ * diverge. element kernels: any dtype, W <= 8, with states. One thread an element, written for clarity. */
 #ifndef DT_CUDA_CAUSAL_CONV1D_CUH
 #define DT_CUDA_CAUSAL_CONV1D_CUH
 #include "providers/cuda/elements.cuh"
 
-enum { CONV_THREADS = 256, CONV_AHEAD = 4 /* rows in flight a thread */ };
+enum { CONV_THREADS = 256, RUN_THREADS = 128 };
 
 struct conv_tensor {
     void *data;
@@ -25,6 +25,8 @@ struct conv_params {
 
 /* ---------------------------------------------------------------- run kernels */
 
+enum { FORWARD_AHEAD = 8, BACKWARD_AHEAD = 4 }; /* rows in flight a thread */
+
 /* Where a walk over tokens stands between the boundaries. */
 struct token_walk {
     const int32_t *cu;
@@ -37,7 +39,7 @@ DT_DEVICE void walk_to(token_walk &w, const int32_t *cu, int n, int64_t t, int *
     int lane = (int)threadIdx.x & 31, before = 0;
     if (t < 0)
         t = 0;
-    for (int i = (int)threadIdx.x; i <= n; i += CONV_THREADS)
+    for (int i = (int)threadIdx.x; i <= n; i += RUN_THREADS)
         before += cu[i] <= t;
     for (int k = 1; k < 32; k *= 2) {
         int up = shuffle_up_int(before, k);
@@ -47,7 +49,7 @@ DT_DEVICE void walk_to(token_walk &w, const int32_t *cu, int n, int64_t t, int *
         shared[threadIdx.x / 32] = before;
     block_sync();
     int total = 0;
-    for (int i = 0; i < CONV_THREADS / 32; i++)
+    for (int i = 0; i < RUN_THREADS / 32; i++)
         total += shared[i];
     w.cu = cu;
     w.count = n + 1;
@@ -67,10 +69,11 @@ DT_DEVICE void walk_step(token_walk &w, int64_t t) /* to token t, one after the 
 DT_DEVICE void load_weights(float (&w)[4][8], const conv_params &p, int64_t channel)
 {
     DT_UNROLL
-    for (int c = 0; c < 8; c++)
+    for (int c = 0; c < 8; c++) {
         DT_UNROLL
-    for (int j = 0; j < 4; j++)
-        w[j][c] = load_element(p.weight.data, p.weight.is_float, (channel + c) * 4 + j);
+        for (int j = 0; j < 4; j++)
+            w[j][c] = load_element(p.weight.data, p.weight.is_float, (channel + c) * 4 + j);
+    }
 }
 DT_DEVICE uint4 load_row(const conv_tensor &x, int64_t t, int64_t limit, int64_t channel)
 {
@@ -78,13 +81,12 @@ DT_DEVICE uint4 load_row(const conv_tensor &x, int64_t t, int64_t limit, int64_t
                                : make_uint4(0, 0, 0, 0);
 }
 /* p[t] from the rows t-3 .. t; rows before the sample count as zero. */
-DT_DEVICE void convolve(float (&sum)[8], const float (&w)[4][8], const uint4 (&window)[4], int distance,
-                        const float (&bias)[8])
+DT_DEVICE void convolve(float (&sum)[8], const float (&w)[4][8], const uint4 (&window)[4], int distance)
 {
     float x[8];
     DT_UNROLL
     for (int c = 0; c < 8; c++)
-        sum[c] = bias[c];
+        sum[c] = 0.0f;
     DT_UNROLL
     for (int lag = 3; lag >= 0; lag--)
         if (lag <= distance) {
@@ -94,48 +96,41 @@ DT_DEVICE void convolve(float (&sum)[8], const float (&w)[4][8], const uint4 (&w
                 sum[c] += w[3 - lag][c] * x[c];
         }
 }
-DT_DEVICE void load_bias(float (&bias)[8], const conv_params &p, int64_t channel)
-{
-    DT_UNROLL
-    for (int c = 0; c < 8; c++)
-        bias[c] = p.bias.data ? load_element(p.bias.data, p.bias.is_float, channel + c) : 0.0f;
-}
-
-DT_KERNEL(CONV_THREADS, 3) conv_run_forward_kernel(const conv_params p)
+DT_KERNEL(RUN_THREADS, 5) conv_run_forward_kernel(const conv_params p)
 {
     DT_SHARED(shared);
-    int64_t columns = (p.channels / 8 + CONV_THREADS - 1) / CONV_THREADS;
-    int64_t channel = ((int64_t)blockIdx.x % columns * CONV_THREADS + threadIdx.x) * 8,
+    int64_t columns = (p.channels / 8 + RUN_THREADS - 1) / RUN_THREADS;
+    int64_t channel = ((int64_t)blockIdx.x % columns * RUN_THREADS + threadIdx.x) * 8,
             t0 = (int64_t)blockIdx.x / columns * p.run;
     int64_t T = p.cu[p.n_seq_cap], end = t0 + p.run < p.T_cap ? t0 + p.run : p.T_cap;
     bool inside = channel < p.channels;
     int64_t readable = inside ? T : 0;
     token_walk walk;
-    float w[4][8], bias[8];
-    uint4 window[4], ahead[CONV_AHEAD];
+    float w[4][8];
+    uint4 window[4], ahead[FORWARD_AHEAD];
     DT_UNROLL
     for (int i = 0; i < 3; i++)
         window[i + 1] = load_row(p.x, t0 - 3 + i, readable, channel);
     DT_UNROLL
-    for (int i = 0; i < CONV_AHEAD; i++)
+    for (int i = 0; i < FORWARD_AHEAD; i++)
         ahead[i] = load_row(p.x, t0 + i, readable, channel);
     walk_to(walk, p.cu, p.n_seq_cap, t0, (int *)shared);
     if (!inside)
         return;
     load_weights(w, p, channel);
-    load_bias(bias, p, channel);
-    for (int64_t t = t0; t < end; t += CONV_AHEAD) {
+    for (int64_t t = t0; t < end; t += FORWARD_AHEAD) {
         DT_UNROLL
-        for (int i = 0; i < CONV_AHEAD; i++) {
+        for (int i = 0; i < FORWARD_AHEAD; i++) {
             window[0] = window[1], window[1] = window[2], window[2] = window[3], window[3] = ahead[i];
-            ahead[i] = load_row(p.x, t + i + CONV_AHEAD, t + i + CONV_AHEAD < end ? readable : 0, channel);
+            ahead[i] = load_row(p.x, t + i + FORWARD_AHEAD, t + i + FORWARD_AHEAD < end ? readable : 0, channel);
             float y[8];
             walk_step(walk, t + i);
-            convolve(y, w, window, (int)(t + i) - walk.start, bias);
-            if (p.silu)
+            convolve(y, w, window, (int)(t + i) - walk.start);
+            if (p.silu) {
                 DT_UNROLL
-            for (int c = 0; c < 8; c++)
-                y[c] *= sigmoid_fast(y[c]);
+                for (int c = 0; c < 8; c++)
+                    y[c] *= sigmoid_fast(y[c]);
+            }
             if (t + i < end)
                 *(uint4 *)((uint16_t *)p.y.data + (t + i) * p.y.row + channel) =
                     t + i < T ? pack8(y) : make_uint4(0, 0, 0, 0);
@@ -143,25 +138,31 @@ DT_KERNEL(CONV_THREADS, 3) conv_run_forward_kernel(const conv_params p)
     }
 }
 
-/* dx of the run, and this run's part of dweight and dbias (partial[run][5][channels]: four taps, then the bias). Tokens
+DT_DEVICE void store_partial(float *to, const float *x)
+{
+    *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
+    *(float4 *)(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
+
+/* dx of the run, and this run's part of dweight (partial[run][4][channels]). Tokens
  * are visited in order, three past the run; dp[t] adds to the pending dx of t-1, t-2, t-3 as far as they are of its
  * sample. */
-template <bool WEIGHTS> DT_KERNEL(CONV_THREADS, 2) conv_run_backward_kernel(const conv_params p)
+template <bool WEIGHTS> DT_KERNEL(RUN_THREADS, WEIGHTS ? 3 : 4) conv_run_backward_kernel(const conv_params p)
 {
     DT_SHARED(shared);
-    int64_t columns = (p.channels / 8 + CONV_THREADS - 1) / CONV_THREADS, run = (int64_t)blockIdx.x / columns;
-    int64_t channel = ((int64_t)blockIdx.x % columns * CONV_THREADS + threadIdx.x) * 8, t0 = run * p.run;
+    int64_t columns = (p.channels / 8 + RUN_THREADS - 1) / RUN_THREADS, run = (int64_t)blockIdx.x / columns;
+    int64_t channel = ((int64_t)blockIdx.x % columns * RUN_THREADS + threadIdx.x) * 8, t0 = run * p.run;
     int64_t T = p.cu[p.n_seq_cap], end = t0 + p.run < p.T_cap ? t0 + p.run : p.T_cap;
     bool inside = channel < p.channels;
     int64_t readable = inside ? T : 0;
     token_walk walk;
-    float w[4][8], bias[8], pending[3][8], dw[WEIGHTS ? 4 : 1][8], db[8];
-    uint4 window[4], ahead_x[CONV_AHEAD], ahead_dy[CONV_AHEAD];
+    float w[4][8], pending[3][8], dw[WEIGHTS ? 4 : 1][8];
+    uint4 window[4], ahead_x[BACKWARD_AHEAD], ahead_dy[BACKWARD_AHEAD];
     DT_UNROLL
     for (int i = 0; i < 3; i++)
         window[i + 1] = load_row(p.x, t0 - 3 + i, readable, channel);
     DT_UNROLL
-    for (int i = 0; i < CONV_AHEAD; i++) {
+    for (int i = 0; i < BACKWARD_AHEAD; i++) {
         ahead_x[i] = load_row(p.x, t0 + i, readable, channel);
         ahead_dy[i] = load_row(p.dy, t0 + i, readable, channel);
     }
@@ -169,18 +170,17 @@ template <bool WEIGHTS> DT_KERNEL(CONV_THREADS, 2) conv_run_backward_kernel(cons
     if (!inside)
         return;
     load_weights(w, p, channel);
-    load_bias(bias, p, channel);
     DT_UNROLL
     for (int c = 0; c < 8; c++) {
-        db[c] = pending[0][c] = pending[1][c] = pending[2][c] = 0.0f;
+        pending[0][c] = pending[1][c] = pending[2][c] = 0.0f;
         DT_UNROLL
         for (int j = 0; j < (WEIGHTS ? 4 : 1); j++)
             dw[j][c] = 0.0f;
     }
-    for (int64_t base = t0; base < end + 3; base += CONV_AHEAD) {
+    for (int64_t base = t0; base < end + 3; base += BACKWARD_AHEAD) {
         DT_UNROLL
-        for (int i = 0; i < CONV_AHEAD; i++) {
-            int64_t t = base + i, later = t + CONV_AHEAD;
+        for (int i = 0; i < BACKWARD_AHEAD; i++) {
+            int64_t t = base + i, later = t + BACKWARD_AHEAD;
             float dp[8], out[8];
             window[0] = window[1], window[1] = window[2], window[2] = window[3], window[3] = ahead_x[i];
             unpack8(dp, ahead_dy[i]);
@@ -190,7 +190,7 @@ template <bool WEIGHTS> DT_KERNEL(CONV_THREADS, 2) conv_run_backward_kernel(cons
             int distance = (int)t - walk.start;
             if (p.silu) {
                 float sum[8];
-                convolve(sum, w, window, distance, bias);
+                convolve(sum, w, window, distance);
                 DT_UNROLL
                 for (int c = 0; c < 8; c++) {
                     float s = sigmoid_fast(sum[c]);
@@ -217,35 +217,25 @@ template <bool WEIGHTS> DT_KERNEL(CONV_THREADS, 2) conv_run_backward_kernel(cons
                         for (int c = 0; c < 8; c++)
                             dw[WEIGHTS ? 3 - lag : 0][c] += dp[c] * x[c];
                     }
-                DT_UNROLL
-                for (int c = 0; c < 8; c++)
-                    db[c] += dp[c];
             }
         }
     }
-    if (WEIGHTS)
+    if (WEIGHTS) {
         DT_UNROLL
-    for (int j = 0; j < 5; j++) {
-        float *to = p.partial + (run * 5 + j) * p.channels + channel;
-        const float(&from)[8] = j < 4 ? dw[WEIGHTS ? (j < 4 ? j : 0) : 0] : db;
-        *(float4 *)to = make_float4(from[0], from[1], from[2], from[3]);
-        *(float4 *)(to + 4) = make_float4(from[4], from[5], from[6], from[7]);
+        for (int j = 0; j < 4; j++)
+            store_partial(p.partial + (run * 4 + j) * p.channels + channel, dw[WEIGHTS ? j : 0]);
     }
 }
 /* Adds the runs' parts in run order. */
 DT_KERNEL(CONV_THREADS, 1) conv_reduce_kernel(const conv_params p, int32_t runs)
 {
     int64_t i = (int64_t)blockIdx.x * CONV_THREADS + threadIdx.x;
-    if (i >= 5 * p.channels)
+    if (i >= 4 * p.channels)
         return;
     float sum = 0.0f;
     for (int run = 0; run < runs; run++)
-        sum += p.partial[(int64_t)run * 5 * p.channels + i];
-    int64_t tap = i / p.channels, channel = i % p.channels;
-    if (tap < 4 && p.dweight)
-        p.dweight[channel * 4 + tap] += sum;
-    if (tap == 4 && p.dbias)
-        p.dbias[channel] += sum;
+        sum += p.partial[(int64_t)run * 4 * p.channels + i];
+    p.dweight[i % p.channels * 4 + i / p.channels] += sum;
 }
 
 /* ---------------------------------------------------------------- element kernels */

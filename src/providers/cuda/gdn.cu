@@ -7,6 +7,7 @@
 #include "providers/cuda/gdn_gradient.cuh"
 #include "providers/cuda/gdn_intra.cuh"
 #include "providers/cuda/gdn_table.cuh"
+#include "providers/cuda/gdn_token.cuh"
 
 /* Bytes from the start of saved memory (of the workspace, when nothing is saved). */
 typedef struct gdn_plan {
@@ -140,39 +141,141 @@ static dt_status run_backward(dt_exec *exec, const gdn_params &p, const dtp_cuda
     return st;
 }
 
+/* Whether the chunk kernels run: decided by what cannot change between planning, forward and backward. */
+static bool chunked(const dt_gdn_args *a)
+{
+    int64_t K = a->q.shape[2], V = a->v.shape[2];
+    return a->q.dtype == DT_BF16 && a->qk_l2norm && K <= WIDTH && V <= WIDTH && K % 8 == 0 && V % 8 == 0;
+}
+/* What their 16-byte accesses and the copy engine need. */
 static bool tileable(const dt_tensor *t)
 {
     return !t->data || (((uintptr_t)t->data & 15) == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0);
 }
-/* The chunk kernels' domain. */
-static bool chunked(const dt_gdn_args *a)
+static bool all_tileable(const dt_gdn_args *a)
 {
-    int64_t K = a->q.shape[2], V = a->v.shape[2];
-    return a->q.dtype == DT_BF16 && a->qk_l2norm && K <= WIDTH && V <= WIDTH && K % 8 == 0 && V % 8 == 0 &&
-           tileable(&a->q) && tileable(&a->k) && tileable(&a->v) && tileable(&a->o) && tileable(&a->d_o) &&
+    return tileable(&a->q) && tileable(&a->k) && tileable(&a->v) && tileable(&a->o) && tileable(&a->d_o) &&
            tileable(&a->dq) && tileable(&a->dk) && tileable(&a->dv);
 }
+#define ALIGNMENT_TEXT "rows of the CUDA gated delta rule must lie on 16 bytes, with strides that are multiples of 8"
+
+/* ---- token kernels ---- */
+
+/* Bytes of shared memory: two states and eight vectors. */
+static size_t token_shared_bytes(const dt_gdn_args *a)
+{
+    int64_t K = a->q.shape[2], V = a->v.shape[2], width = K > V ? K : V;
+    return (size_t)(2 * K * (V + 1) + 8 * width) * sizeof(float);
+}
+static int token_threads(const dt_gdn_args *a)
+{
+    int64_t K = a->q.shape[2], V = a->v.shape[2], width = K > V ? K : V;
+    return (int)((width + 31) / 32 * 32);
+}
+typedef struct token_plan {
+    gdn_plan table; /* only its table is used */
+    size_t states, saved_bytes;
+    size_t history, dq_h, dk_h, work_bytes;
+} token_plan;
+static token_plan make_token_plan(const dt_gdn_args *a)
+{
+    token_plan plan;
+    size_t state = (size_t)(a->q.shape[2] * a->v.shape[2]) * sizeof(float), at;
+    size_t rows = (size_t)(a->seqs.T_cap * a->v.shape[1] * a->q.shape[2]) * sizeof(float);
+    plan.table = make_plan(a);
+    at = plan.table.rq;
+    plan.states = take(&at, (size_t)(plan.table.chunks * a->v.shape[1]) * state);
+    plan.saved_bytes = at;
+    at = 0;
+    plan.history = take(&at, TOKEN_BLOCKS * CHUNK * state);
+    plan.dq_h = take(&at, rows);
+    plan.dk_h = take(&at, rows);
+    plan.work_bytes = at;
+    return plan;
+}
+static token_rows token_rows_of(const dt_tensor *t)
+{
+    token_rows r = {t->data, t->stride[0], t->stride[1], t->dtype == DT_F32};
+    return r;
+}
+static token_params make_token_params(const dt_gdn_args *a, const gdn_params *c)
+{
+    token_params p;
+    memset(&p, 0, sizeof p);
+    p.q = token_rows_of(&a->q), p.k = token_rows_of(&a->k), p.v = token_rows_of(&a->v), p.o = token_rows_of(&a->o);
+    p.d_o = token_rows_of(&a->d_o), p.dq = token_rows_of(&a->dq), p.dk = token_rows_of(&a->dk);
+    p.dv = token_rows_of(&a->dv);
+    p.g = c->g, p.beta = c->beta, p.dg = scalars_of(&a->dg), p.dbeta = scalars_of(&a->dbeta);
+    p.initial_state = c->initial_state, p.final_state = c->final_state;
+    p.dfinal_state = (const float *)a->dfinal_state.data, p.dinitial_state = (float *)a->dinitial_state.data;
+    p.n_seq = c->n_seq, p.heads = c->heads, p.value_heads = c->value_heads, p.group = c->group;
+    p.K = c->K, p.V = c->V, p.l2norm = a->qk_l2norm;
+    p.T_cap = c->T_cap;
+    p.scale = c->scale;
+    p.table = c->table;
+    return p;
+}
+static dt_status token_forward(dt_exec *exec, const dt_gdn_args *a, unsigned char *memory, bool keep, dt_err *err)
+{
+    token_plan plan = make_token_plan(a);
+    gdn_params c = make_params(a, &plan.table, memory, false);
+    token_params p = make_token_params(a, &c);
+    p.states = keep ? (float *)(memory + plan.states) : NULL;
+    dt_status st = DT_LAUNCH(err, exec, 1, TABLE_THREADS, (32 + TABLE_SORTED) * 4, gdn_table_kernel, c.cu_seqlens,
+                             c.n_seq_cap, c.table);
+    return st != DT_OK ? st
+                       : DT_LAUNCH(err, exec, dtp_min(a->seqs.n_seq_cap * p.value_heads, 1024), token_threads(a),
+                                   (int)token_shared_bytes(a), gdn_token_forward_kernel, p);
+}
+static dt_status token_backward(dt_exec *exec, const dt_gdn_args *a, unsigned char *memory, unsigned char *work,
+                                dt_err *err)
+{
+    token_plan plan = make_token_plan(a);
+    gdn_params c = make_params(a, &plan.table, memory, false);
+    token_params p = make_token_params(a, &c);
+    p.states = (float *)(memory + plan.states);
+    p.history = (float *)(work + plan.history);
+    p.dq_h = (float *)(work + plan.dq_h), p.dk_h = (float *)(work + plan.dk_h);
+    dt_status st =
+        DT_LAUNCH(err, exec, TOKEN_BLOCKS, token_threads(a), (int)token_shared_bytes(a), gdn_token_backward_kernel, p);
+    return st != DT_OK ? st
+                       : DT_LAUNCH(err, exec, dtp_blocks(p.T_cap * p.heads, 8), 256, 0, gdn_token_finish_kernel, p);
+}
+
+/* ---- the operator set ---- */
 
 static int gdn_verify(const dt_exec *exec, const void *args, char *why, size_t why_size)
 {
     const dt_gdn_args *a = (const dt_gdn_args *)args;
-    (void)exec;
-    if (!chunked(a)) {
-        snprintf(why, why_size, "the CUDA gated delta rule takes BF16 rows of at most 128 columns with qk_l2norm");
+    dtp_cuda_facts facts;
+    dtp_cuda_device_facts(exec, &facts);
+    int needed =
+        chunked(a) ? (facts.isa == ISA_WGMMA ? (int)HC_SHARED : (int)GRADIENT_SHARED) : (int)token_shared_bytes(a);
+    if (chunked(a) && !all_tileable(a)) {
+        snprintf(why, why_size, "%s", ALIGNMENT_TEXT);
         return 0;
     }
-    return 1;
+    if (needed <= facts.shared_bytes && token_threads(a) <= 1024)
+        return 1;
+    snprintf(
+        why, why_size,
+        "the CUDA gated delta rule needs %d bytes of shared memory a block for heads of %lld x %lld, the card has %d",
+        needed, (long long)a->q.shape[2], (long long)a->v.shape[2], facts.shared_bytes);
+    return 0;
 }
 static size_t gdn_saved_bytes(const dt_exec *exec, const void *args)
 {
+    const dt_gdn_args *a = (const dt_gdn_args *)args;
     (void)exec;
-    return make_plan((const dt_gdn_args *)args).bytes;
+    return chunked(a) ? make_plan(a).bytes : make_token_plan(a).saved_bytes;
 }
 static size_t gdn_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {
     const dt_gdn_args *a = (const dt_gdn_args *)args;
     gdn_plan plan = make_plan(a);
     dtp_cuda_facts facts;
+    if (!chunked(a))
+        return backward ? make_token_plan(a).work_bytes : plan.rq;
     if (!backward)
         return plan.bytes_without_h;
     dtp_cuda_device_facts(exec, &facts);
@@ -182,8 +285,11 @@ static size_t gdn_workspace_bytes(const dt_exec *exec, const void *args, bool ba
 static dt_status gdn_forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
 {
     const dt_gdn_args *a = (const dt_gdn_args *)args;
+    unsigned char *memory = (unsigned char *)(saved ? saved : workspace);
+    if (!chunked(a))
+        return token_forward(exec, a, memory, saved != NULL, err);
     gdn_plan plan = make_plan(a);
-    gdn_params p = make_params(a, &plan, (unsigned char *)(saved ? saved : workspace), saved != NULL);
+    gdn_params p = make_params(a, &plan, memory, saved != NULL);
     dtp_cuda_facts facts;
     dtp_cuda_device_facts(exec, &facts);
     return run_forward(exec, p, plan.chunks, &facts, err);
@@ -191,8 +297,14 @@ static dt_status gdn_forward(dt_exec *exec, const void *args, void *saved, void 
 static dt_status gdn_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
 {
     const dt_gdn_args *a = (const dt_gdn_args *)args;
+    unsigned char *memory =
+        (unsigned char *)(uintptr_t)saved; /* the parameters are shared with forward, which writes it */
+    if (!chunked(a))
+        return token_backward(exec, a, memory, (unsigned char *)workspace, err);
+    if (!all_tileable(a)) /* forward may have been checked before these tensors existed */
+        return dt_fail(err, DT_E_UNSUPPORTED, "%s", ALIGNMENT_TEXT);
     gdn_plan plan = make_plan(a);
-    gdn_params p = make_params(a, &plan, (unsigned char *)(uintptr_t)saved, true);
+    gdn_params p = make_params(a, &plan, memory, true);
     dtp_cuda_facts facts;
     dtp_cuda_device_facts(exec, &facts);
     p.d_o = rows_of(&a->d_o), p.dq = rows_of(&a->dq), p.dk = rows_of(&a->dk), p.dv = rows_of(&a->dv);

@@ -140,11 +140,12 @@ DT_DEVICE void pack_lower(uint32_t (&a)[4][4], const float (&d)[32])
 {
     int lane = (int)threadIdx.x & 31, i = 16 * (((int)threadIdx.x >> 5) & 3) + (lane >> 2);
     DT_UNROLL
-    for (int s = 0; s < 4; s++)
+    for (int s = 0; s < 4; s++) {
         DT_UNROLL
-    for (int c = 0; c < 4; c++) {
-        int y = i + 8 * (c & 1), j = 16 * s + 8 * (c >> 1) + 2 * (lane & 3);
-        a[s][c] = pack_bf16(j <= y ? d[8 * s + 2 * c] : 0.0f, j + 1 <= y ? d[8 * s + 2 * c + 1] : 0.0f);
+        for (int c = 0; c < 4; c++) {
+            int y = i + 8 * (c & 1), j = 16 * s + 8 * (c >> 1) + 2 * (lane & 3);
+            a[s][c] = pack_bf16(j <= y ? d[8 * s + 2 * c] : 0.0f, j + 1 <= y ? d[8 * s + 2 * c + 1] : 0.0f);
+        }
     }
 }
 
@@ -450,11 +451,12 @@ template <int ISA> DT_DEVICE void gdn_backward_block(const gdn_params &p)
         uint32_t out[4][4], w[4][4];
         pack_operand<64>(out, z);
         DT_UNROLL
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++) {
             DT_UNROLL
-        for (int c = 0; c < 4; c++) {
-            float2 f = *(const float2 *)(v->gamma_rk + 16 * i + 8 * (c >> 1) + t);
-            w[i][c] = pack_bf16(-f.x * z[8 * i + 2 * c], -f.y * z[8 * i + 2 * c + 1]);
+            for (int c = 0; c < 4; c++) {
+                float2 f = *(const float2 *)(v->gamma_rk + 16 * i + 8 * (c >> 1) + t);
+                w[i][c] = pack_bf16(-f.x * z[8 * i + 2 * c], -f.y * z[8 * i + 2 * c + 1]);
+            }
         }
         mm_begin<ISA>();
         mm_rs<ISA, 128, 4, MN_MAJOR>(s, w, stage + STAGE_K, PANEL, true);

@@ -236,10 +236,11 @@ DT_DEVICE void forward_chunk(float (&s)[64], const gdn_params &p, const chain_bu
         mm_wait<ISA_WGMMA, 1>();
         scale_columns(u, v->gamma_rk);
         DT_UNROLL
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++) {
             DT_UNROLL
-        for (int c = 0; c < 4; c++)
-            w[i][c] = pack_bf16(bf16_low(w[i][c]) - u[8 * i + 2 * c], bf16_high(w[i][c]) - u[8 * i + 2 * c + 1]);
+            for (int c = 0; c < 4; c++)
+                w[i][c] = pack_bf16(bf16_low(w[i][c]) - u[8 * i + 2 * c], bf16_high(w[i][c]) - u[8 * i + 2 * c + 1]);
+        }
     }
     if (WANTS_STATE) {
         if (HAS_STATE)
@@ -296,13 +297,15 @@ DT_DEVICE void backward_chunk(float (&s)[64], const gdn_params &p, const chain_b
     DT_UNROLL
     for (int i = 0; i < 4; i++)
         load_a<MN_MAJOR>(d[i], b.v, PANEL, i, 16 * warp);
-    if (WANTS_STATE)
+    if (WANTS_STATE) {
         DT_UNROLL
-    for (int i = 0; i < 4; i++) /* dO^T times s gamma rq of its token */
-        DT_UNROLL
-    for (int c = 0; c < 4; c++) {
-        float2 f = *(const float2 *)(v->s_gamma_rq + 16 * i + 8 * (c >> 1) + t);
-        w[i][c] = pack_bf16(f.x * bf16_low(d[i][c]), f.y * bf16_high(d[i][c]));
+        for (int i = 0; i < 4; i++) /* dO^T times s gamma rq of its token */ {
+            DT_UNROLL
+            for (int c = 0; c < 4; c++) {
+                float2 f = *(const float2 *)(v->s_gamma_rq + 16 * i + 8 * (c >> 1) + t);
+                w[i][c] = pack_bf16(f.x * bf16_low(d[i][c]), f.y * bf16_high(d[i][c]));
+            }
+        }
     }
     if (HAS_GRADIENT) {
         pack_operand<128>(a, s);
@@ -325,11 +328,12 @@ DT_DEVICE void backward_chunk(float (&s)[64], const gdn_params &p, const chain_b
     if (WANTS_STATE) {
         uint32_t m[4][4];
         DT_UNROLL
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++) {
             DT_UNROLL
-        for (int c = 0; c < 4; c++) {
-            float2 f = *(const float2 *)(v->gamma_rk + 16 * i + 8 * (c >> 1) + t);
-            m[i][c] = pack_bf16(-f.x * z[8 * i + 2 * c], -f.y * z[8 * i + 2 * c + 1]);
+            for (int c = 0; c < 4; c++) {
+                float2 f = *(const float2 *)(v->gamma_rk + 16 * i + 8 * (c >> 1) + t);
+                m[i][c] = pack_bf16(-f.x * z[8 * i + 2 * c], -f.y * z[8 * i + 2 * c + 1]);
+            }
         }
         mm_begin<ISA_WGMMA>();
         mm_rs<ISA_WGMMA, 128, 4, MN_MAJOR>(s, m, b.k, PANEL, true);

@@ -105,11 +105,12 @@ DT_DEVICE void column_totals(float *sums, const float (&d)[32])
         c[2 * j + 1] = d[4 * j + 1] + d[4 * j + 3];
     }
     DT_UNROLL
-    for (int half = 8, bit = 16; half >= 2; half /= 2, bit /= 2)
+    for (int half = 8, bit = 16; half >= 2; half /= 2, bit /= 2) {
         DT_UNROLL
-    for (int i = 0; i < half; i++) { /* lanes with the bit keep the upper half */
-        float keep = lane & bit ? c[i + half] : c[i], give = lane & bit ? c[i] : c[i + half];
-        c[i] = keep + shuffle_xor(give, bit);
+        for (int i = 0; i < half; i++) { /* lanes with the bit keep the upper half */
+            float keep = lane & bit ? c[i + half] : c[i], give = lane & bit ? c[i] : c[i + half];
+            c[i] = keep + shuffle_xor(give, bit);
+        }
     }
     /* c[0], c[1]: the two columns of group j = the lane's row bits, highest first */
     int j = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
@@ -223,13 +224,14 @@ template <int ISA> DT_DEVICE void step_dx(uint32_t base, uint32_t x_tiles, const
     mm_wait<ISA, 0>();
     scale_rows(x, v->eta, 1.0f);
     DT_UNROLL
-    for (int j = 0; j < 16; j++)
+    for (int j = 0; j < 16; j++) {
         DT_UNROLL
-    for (int y = 0; y < 2; y++) {
-        float low = x[4 * j + 2 * y], high = x[4 * j + 2 * y + 1];
-        uint32_t pair = pack_bf16(low, high), at = pair_address(x_tiles, j, y);
-        store_shared4(at, pair);
-        store_shared4(at + ROWS_BYTES, pack_bf16(low - bf16_low(pair), high - bf16_high(pair)));
+        for (int y = 0; y < 2; y++) {
+            float low = x[4 * j + 2 * y], high = x[4 * j + 2 * y + 1];
+            uint32_t pair = pack_bf16(low, high), at = pair_address(x_tiles, j, y);
+            store_shared4(at, pair);
+            store_shared4(at + ROWS_BYTES, pack_bf16(low - bf16_low(pair), high - bf16_high(pair)));
+        }
     }
 }
 /* Phase 3, A: this warp's part of <S0, dS1>; both images have the same layout. */
@@ -266,12 +268,13 @@ DT_DEVICE void step_t(uint32_t base, uint32_t k_tile, uint32_t x_tiles, bool has
         mm_commit<ISA>();
         mm_wait<ISA, 0>();
         DT_UNROLL
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < 8; j++) {
             DT_UNROLL
-        for (int y = 0; y < 2; y++) {
-            uint32_t pair = load_shared4(pair_address(base + GRAD_AT, j, y));
-            x[4 * j + 2 * y] = bf16_low(pair) * t[4 * j + 2 * y];
-            x[4 * j + 2 * y + 1] = bf16_high(pair) * t[4 * j + 2 * y + 1];
+            for (int y = 0; y < 2; y++) {
+                uint32_t pair = load_shared4(pair_address(base + GRAD_AT, j, y));
+                x[4 * j + 2 * y] = bf16_low(pair) * t[4 * j + 2 * y];
+                x[4 * j + 2 * y + 1] = bf16_high(pair) * t[4 * j + 2 * y + 1];
+            }
         }
         column_totals(sums->x_cols[slab_warp()], x);
         scale_columns(t, v->beta);
@@ -348,14 +351,15 @@ DT_DEVICE void finish_rows(float (&h)[64], const gradient_item &it, float *parti
 {
     int thread = (int)threadIdx.x & 127, lane = thread & 31;
     float4 *mine = (float4 *)partial + thread;
-    if (!it.first)
+    if (!it.first) {
         DT_UNROLL
-    for (int c = 0; c < 16; c++) {
-        float4 x = mine[c * 128];
-        h[4 * c] += x.x;
-        h[4 * c + 1] += x.y;
-        h[4 * c + 2] += x.z;
-        h[4 * c + 3] += x.w;
+        for (int c = 0; c < 16; c++) {
+            float4 x = mine[c * 128];
+            h[4 * c] += x.x;
+            h[4 * c + 1] += x.y;
+            h[4 * c + 2] += x.z;
+            h[4 * c + 3] += x.w;
+        }
     }
     if (!it.last) {
         DT_UNROLL

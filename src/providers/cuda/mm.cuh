@@ -142,10 +142,11 @@ DT_DEVICE void mm_ss(float (&d)[N / 2], uint32_t a_tile, uint32_t a_panel, uint3
 template <int N> DT_DEVICE void pack_operand(uint32_t (&a)[N / 16][4], const float (&d)[N / 2])
 {
     DT_UNROLL
-    for (int s = 0; s < N / 16; s++)
+    for (int s = 0; s < N / 16; s++) {
         DT_UNROLL
-    for (int i = 0; i < 4; i++)
-        a[s][i] = pack_bf16(d[8 * s + 2 * i], d[8 * s + 2 * i + 1]);
+        for (int i = 0; i < 4; i++)
+            a[s][i] = pack_bf16(d[8 * s + 2 * i], d[8 * s + 2 * i + 1]);
+    }
 }
 
 /* Stores one step of a packed result (16 rows from row0, columns 16 s .. 16 s + 15) into a tile. */
