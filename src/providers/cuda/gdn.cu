@@ -93,9 +93,9 @@ static dt_status make_maps(chain_maps *maps, const gdn_params &p, bool needed, d
     memset(maps, 0, sizeof *maps);
     for (size_t i = 0; needed && i < sizeof all / sizeof *all; i++) {
         const gdn_rows *r = all[i].rows;
-        dt_status st = !r->data ? DT_OK
-                                : dtp_cuda_map_rows(all[i].map, r->data, p.T_cap, all[i].heads, all[i].width, r->row,
-                                                    r->head, err);
+        dt_status st = !r->data || p.T_cap == 0 ? DT_OK /* the driver refuses a map without rows */
+                                                : dtp_cuda_map_rows(all[i].map, r->data, p.T_cap, all[i].heads,
+                                                                    all[i].width, r->row, r->head, err);
         if (st != DT_OK)
             return st;
     }
