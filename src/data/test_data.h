@@ -2,6 +2,7 @@
 #ifndef DT_DATA_TEST_DATA_H
 #define DT_DATA_TEST_DATA_H
 
+#include "core/environment.h"
 #include "core/file.h"
 #include "core/test.h"
 
@@ -10,7 +11,7 @@
 /* cmocka setup and teardown: *state is the path of a fresh folder. */
 static inline int test_folder(void **state)
 {
-    const char *temporary = getenv("TMPDIR");
+    const char *temporary = dtp_environment("TMPDIR");
     char *path = dtp_format("%s/deltune-test-XXXXXX", temporary ? temporary : "/tmp");
     *state = path;
     return path && mkdtemp(path) ? 0 : -1;

@@ -1,5 +1,6 @@
 #include "data/token_store.h"
 
+#include "core/environment.h"
 #include "core/file.h"
 
 #include <errno.h>
@@ -19,8 +20,8 @@ struct dt_token_store {
 
 static const char *spill_folder(const char *folder)
 {
-    const char *temporary = getenv("TMPDIR");
-    return folder ? folder : temporary && *temporary ? temporary : "/var/tmp";
+    const char *temporary = dtp_environment("TMPDIR");
+    return folder ? folder : temporary ? temporary : "/var/tmp";
 }
 
 dt_status dtp_token_store_create(dt_token_store **out, const char *folder, size_t memory, dt_err *err)
