@@ -5,6 +5,7 @@
 #include "operators/rank_report.h"
 
 #include <dlfcn.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -600,7 +601,7 @@ typedef struct caller {
     dt_ctx *ctx;
     atomic_bool *stop;
     int bad;
-    long calls;
+    atomic_long calls;
 } caller;
 
 static void *call_until_stopped(void *argument)
@@ -617,10 +618,25 @@ static void *call_until_stopped(void *argument)
         for (int i = 1; i < 5 * 4; i++) /* never a mix of both */
             whole &= c->f.y[i] == c->f.y[0];
         c->bad += !whole;
-        c->calls++;
+        atomic_fetch_add(&c->calls, 1);
     }
     dt_exec_free(c->f.exec);
     return NULL;
+}
+
+static long calls_of(caller *callers, int n)
+{
+    long calls = 0;
+    for (int i = 0; i < n; i++)
+        calls += atomic_load(&callers[i].calls);
+    return calls;
+}
+
+/* Returns when some thread has called again: changes and calls overlap however the threads are scheduled. */
+static void let_them_call(caller *callers, int n)
+{
+    for (long before = calls_of(callers, n); calls_of(callers, n) == before;)
+        sched_yield();
 }
 
 static void scenario_27_calls_never_see_a_mix_while_slots_change(void **state)
@@ -641,6 +657,8 @@ static void scenario_27_calls_never_see_a_mix_while_slots_change(void **state)
     dtp_log_set_level(DT_LOG_ERROR);
     for (int i = 0; i < CHANGES; i++) {
         dt_override *token = override_with(f, set, "patch manager", false);
+        if (i % 100 == 0)
+            let_them_call(callers, THREADS);
         if (i % 2)
             assert_ok(restore(f, NULL), &f->err);
         while (dt_ctx_remove_override(f->ctx, token, &f->err) == DT_E_BUSY) /* a call still runs in it */
@@ -648,13 +666,11 @@ static void scenario_27_calls_never_see_a_mix_while_slots_change(void **state)
     }
     dtp_log_set_level(DT_LOG_INFO);
     atomic_store(&stop, true);
-    long calls = 0;
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(callers[i].bad, 0);
-        calls += callers[i].calls;
     }
-    assert_true(calls > THREADS);
+    assert_true(calls_of(callers, THREADS) >= CHANGES / 100);
     assert_null(f->ctx->overrides);
     dlclose(library);
 }
