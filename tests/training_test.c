@@ -235,7 +235,7 @@ static void nothing_else_changes_the_result(void **state)
 {
     (void)state;
     static const char *const variants[] = {"--save_steps 500", "--save_steps 1", "--threads 2",
-                                           "--val_dataset " DT_TEST_DATA "/tiny_dense/tokens.jsonl --eval_steps 1",
+                                           ("--val_dataset " DT_TEST_DATA "/tiny_dense/tokens.jsonl --eval_steps 1"),
                                            "--dataloader_prefetch_factor 0"};
     char *first = NULL;
     for (int i = 0; i < 5; i++) {

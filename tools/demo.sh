@@ -34,7 +34,7 @@ title "3. The reference recipe on conversations it does not know: LoRA, bf16 wei
 run deltune sft --model $out/base/checkpoint-600 --tuner_type lora --dataset data/sample/chat.jsonl \
     --torch_dtype bfloat16 --packing true --max_length 512 \
     --per_device_train_batch_size 1 --gradient_accumulation_steps 1 \
-    --learning_rate 1e-3 --max_steps 300 --logging_steps 20 --save_steps 300 \
+    --learning_rate 1e-3 --max_steps 300 --logging_steps 10 --save_steps 300 \
     --output_dir $out/lora --add_version false
 
 title "4. What came out"

@@ -156,10 +156,9 @@ static dt_status give_up(dt_restore *r, dt_err *err)
 static dt_status restore_locked(dt_restore *r, dt_err *err)
 {
     *r->report = (dt_restore_report){0};
-    const dt_slot_table *table = dtp_slot(r->ctx, r->op, r->device);
     if (!find_owner(r))
         return give_up(r, err);
-    table = dtp_slot(r->ctx, r->op, r->device);
+    const dt_slot_table *table = dtp_slot(r->ctx, r->op, r->device);
     const dt_candidate *current = dtp_slot_current(table);
     if (table->chosen || (current && current->entry == r->found && !table->n_overrides)) {
         r->report->reasons[0] = '\0'; /* the user's choice stands above; or it is there already */
