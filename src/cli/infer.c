@@ -227,6 +227,17 @@ static dt_status take_token(void *user, int32_t token, bool *stop, dt_err *err)
     return status;
 }
 
+/* The turns of the prompt: what stands in front of the header of the answer to come. An answer's own turn looks
+ * different in the next prompt, where it has no think block. */
+static int64_t turns_length(const dt_infer *infer)
+{
+    int32_t start = dtp_tokenizer_special(infer->tokenizer, "<|im_start|>");
+    size_t i = infer->prompt.ids.length;
+    while (i > 0 && infer->prompt.ids.data[i - 1] != start)
+        i--;
+    return i > 0 ? (int64_t)i - 1 : 0;
+}
+
 dt_status dtp_infer_answer(dt_infer *infer, const dt_conversation *conversation, FILE *echo, dt_finish *finish_out,
                            dt_err *err)
 {
@@ -237,7 +248,8 @@ dt_status dtp_infer_answer(dt_infer *infer, const dt_conversation *conversation,
         dtp_template_encode(infer->chat, infer->encoder, conversation, DT_TEMPLATE_GENERATE, &infer->prompt, err);
     if (status == DT_OK)
         status = dtp_generator_run(infer->generator, infer->prompt.ids.data, (int64_t)infer->prompt.ids.length,
-                                   infer->max_new_tokens, take_token, infer, finish_out, err);
+                                   infer->conversation ? turns_length(infer) : 0, infer->max_new_tokens, take_token,
+                                   infer, finish_out, err);
     dt_status finished = dtp_stream_finish(&infer->stream, &infer->response, status == DT_OK ? err : NULL);
     if (status == DT_OK)
         status = finished;

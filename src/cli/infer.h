@@ -22,6 +22,7 @@ typedef struct dt_infer {
     int32_t stop[10];
     size_t n_stop;
     int64_t max_new_tokens; /* 0 = as many as fit */
+    bool conversation;      /* the next prompt will begin with this one's turns */
     /* of the answer being made */
     dt_encoded prompt;
     dt_stream_decoder stream;

@@ -99,6 +99,7 @@ int dtp_infer_chat(dt_infer *infer, dt_err *err)
     size_t capacity = 0, length = 0;
     dt_conversation conversation = {0};
     dt_status status = DT_OK;
+    infer->conversation = true;
     setvbuf(stdin, NULL, _IONBF, 0); /* what has come is seen by poll, not hidden in a buffer */
     printf("%s%s%s. Ctrl-C stops an answer, Ctrl-D leaves, /help.\n", infer->model_folder,
            infer->adapter_folder ? " with " : "", infer->adapter_folder ? infer->adapter_folder : "");

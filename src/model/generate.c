@@ -1,5 +1,5 @@
-/* The loop of generation, and the rule of cache reuse: the recurrent state cannot be taken back, so the caches serve
- * exactly the prompts that begin with every token they hold. */
+/* The loop of generation, and the rule of cache reuse: a recurrent state cannot be taken back token by token, so the
+ * caches serve prompts that begin with every token they hold, or with every token up to the session's mark. */
 #include "model/generate.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -109,27 +109,36 @@ int64_t dtp_generator_read(const dt_generator *g)
     return g->read;
 }
 
-static dt_status append(dt_generator *g, const int32_t *tokens, int64_t n, dt_err *err)
+static dt_status append(dt_generator *g, const int32_t *tokens, int64_t n, bool logits, dt_err *err)
 {
-    int64_t length = dtp_session_length(g->session);
-    dt_status status = dtp_session_append(g->session, tokens, n, g->logits, err);
-    if (status == DT_OK)
-        memcpy(g->held + length, tokens, (size_t)n * sizeof *tokens);
-    return status;
+    /* first, so that it is right for whatever part of them the session has taken when it fails */
+    memcpy(g->held + dtp_session_length(g->session), tokens, (size_t)n * sizeof *tokens);
+    return dtp_session_append(g->session, tokens, n, logits ? g->logits : NULL, err);
+}
+
+static bool begins_with_held(const dt_generator *g, int64_t held, const int32_t *prompt, int64_t n)
+{
+    return held < n && memcmp(g->held, prompt, (size_t)held * sizeof *prompt) == 0;
 }
 
 /* Brings the caches to the end of the prompt; at least its last token is read, for its logits. */
-static dt_status read_prompt(dt_generator *g, const int32_t *prompt, int64_t n, dt_err *err)
+static dt_status read_prompt(dt_generator *g, const int32_t *prompt, int64_t n, int64_t keep, dt_err *err)
 {
-    int64_t length = dtp_session_length(g->session);
-    if (length >= n || memcmp(g->held, prompt, (size_t)length * sizeof *prompt) != 0) {
-        dt_status status = dtp_session_reset(g->session, err);
-        if (status != DT_OK)
-            return status;
-        length = 0;
+    dt_status status = DT_OK;
+    if (!begins_with_held(g, dtp_session_length(g->session), prompt, n)) {
+        bool from_mark =
+            dtp_session_marked(g->session) > 0 && begins_with_held(g, dtp_session_marked(g->session), prompt, n);
+        status = from_mark ? dtp_session_rewind(g->session, err) : dtp_session_reset(g->session, err);
     }
+    int64_t length = dtp_session_length(g->session);
     g->read = n - length;
-    return append(g, prompt + length, n - length, err);
+    if (status == DT_OK && keep > length && keep < n) {
+        status = append(g, prompt + length, keep - length, false, err);
+        if (status == DT_OK)
+            status = dtp_session_mark(g->session, err);
+        length = keep;
+    }
+    return status == DT_OK ? append(g, prompt + length, n - length, true, err) : status;
 }
 
 static bool is_stop(const dt_generator *g, int32_t token)
@@ -140,13 +149,13 @@ static bool is_stop(const dt_generator *g, int32_t token)
     return false;
 }
 
-dt_status dtp_generator_run(dt_generator *g, const int32_t *prompt, int64_t n, int64_t max_new_tokens,
+dt_status dtp_generator_run(dt_generator *g, const int32_t *prompt, int64_t n, int64_t keep, int64_t max_new_tokens,
                             dt_token_sink sink, void *user, dt_finish *finish_out, dt_err *err)
 {
     if (n < 1 || n >= g->context)
         return dt_fail(err, DT_E_ARG, "the prompt has %lld tokens, it must have 1 to %lld (context %lld)", (long long)n,
                        (long long)g->context - 1, (long long)g->context);
-    dt_status status = read_prompt(g, prompt, n, err);
+    dt_status status = read_prompt(g, prompt, n, keep, err);
     if (status != DT_OK)
         return status;
     dtp_sampler_reset(g->sampler);
@@ -170,7 +179,7 @@ dt_status dtp_generator_run(dt_generator *g, const int32_t *prompt, int64_t n, i
             *finish_out = cancelled ? DT_FINISH_CANCELLED : DT_FINISH_LENGTH;
             return DT_OK;
         }
-        if ((status = append(g, &token, 1, err)) != DT_OK)
+        if ((status = append(g, &token, 1, true, err)) != DT_OK)
             return status;
     }
 }

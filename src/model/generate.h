@@ -1,5 +1,5 @@
-/* Generation: a prompt in, tokens out, on one session whose caches are used again when a prompt goes on from what they
- * hold (the next turn of a conversation). Not for: text (text/tokenizer.h), conversations (cli/infer.c). */
+/* Generation: a prompt in, tokens out, on one session whose caches are used again as far as the next prompt begins like
+ * this one (the next turn of a conversation). Not for: text (text/tokenizer.h), conversations (cli/infer.c). */
 #ifndef DT_MODEL_GENERATE_H
 #define DT_MODEL_GENERATE_H
 
@@ -41,11 +41,12 @@ void dtp_generator_close(dt_generator *generator); /* accepts NULL */
 /* Gets each token as it is chosen; sets *stop to end there. */
 typedef dt_status (*dt_token_sink)(void *user, int32_t token, bool *stop, dt_err *err);
 
-/* Answers `prompt`, which is the whole context, not only what is new. The random stream starts again at the seed, so
- * an answer depends on prompt and seed alone. max_new_tokens 0: as many as fit.
+/* Answers `prompt`, which is the whole context, not only what is new. The random stream starts again at the seed.
+ * `keep`: so many tokens of the prompt will begin the next prompt too, whatever the answer; 0 = not known. It costs a
+ * copy of the recurrent states. max_new_tokens 0: as many as fit.
  * Errors: DT_E_ARG for an empty prompt or one that leaves no room; DT_E_NONFINITE; those of session and sink. */
-dt_status dtp_generator_run(dt_generator *generator, const int32_t *prompt, int64_t n, int64_t max_new_tokens,
-                            dt_token_sink sink, void *user, dt_finish *finish_out, dt_err *err);
+dt_status dtp_generator_run(dt_generator *generator, const int32_t *prompt, int64_t n, int64_t keep,
+                            int64_t max_new_tokens, dt_token_sink sink, void *user, dt_finish *finish_out, dt_err *err);
 
 /* Tokens that the last run read anew; the others were still in the caches. */
 int64_t dtp_generator_read(const dt_generator *generator);

@@ -15,7 +15,9 @@ struct dt_session {
     void *arena;           /* of all caches, and of one row of logits */
     size_t arena_bytes;
     void *logits;
-    int64_t capacity, length;
+    void *recurrent, *marked_recurrent; /* windows and states of all linear layers, and those at the mark */
+    size_t recurrent_bytes;
+    int64_t capacity, length, marked; /* marked: tokens at the mark, 0 = none */
     int32_t positions[CHUNK];
     void *host_logits; /* [vocab] in activation dtype */
 };
@@ -38,18 +40,21 @@ static size_t layout(dt_session *s, char *base)
     void *conv_before = take(&at, window, element); /* used by one layer at a time */
     float *state_before = take(&at, state, sizeof(float));
     s->logits = take(&at, c->vocab, element);
-    for (int64_t i = 0; i < c->layers; i++) {
-        dt_layer_cache *l = &s->cache[i];
+    for (int64_t i = 0; i < c->layers; i++)
         if (c->kind[i] == DT_LAYER_FULL) {
-            l->k = take(&at, kv, element);
-            l->v = take(&at, kv, element);
-        } else {
-            l->conv = take(&at, window, element);
-            l->state = take(&at, state, sizeof(float));
-            l->conv_before = conv_before;
-            l->state_before = state_before;
+            s->cache[i].k = take(&at, kv, element);
+            s->cache[i].v = take(&at, kv, element);
         }
-    }
+    s->recurrent = base + at.used;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->kind[i] == DT_LAYER_LINEAR) {
+            s->cache[i].conv = take(&at, window, element);
+            s->cache[i].state = take(&at, state, sizeof(float));
+            s->cache[i].conv_before = conv_before;
+            s->cache[i].state_before = state_before;
+        }
+    s->recurrent_bytes = (size_t)(base + at.used - (char *)s->recurrent);
+    s->marked_recurrent = dtp_take(&at, s->recurrent_bytes);
     return at.used;
 }
 
@@ -147,8 +152,31 @@ void dtp_session_close(dt_session *s)
 dt_status dtp_session_reset(dt_session *s, dt_err *err)
 {
     (void)err; /* states are read only once tokens are cached */
-    s->length = 0;
+    s->length = s->marked = 0;
     return DT_OK;
+}
+
+dt_status dtp_session_mark(dt_session *s, dt_err *err)
+{
+    dt_status status = dt_exec_copy(s->model->exec, s->marked_recurrent, s->recurrent, s->recurrent_bytes, err);
+    s->marked = status == DT_OK ? s->length : 0;
+    return status;
+}
+
+/* Keys and values behind the mark are left: they are written again before anything reads them. */
+dt_status dtp_session_rewind(dt_session *s, dt_err *err)
+{
+    if (s->marked == 0)
+        return dt_fail(err, DT_E_ARG, "the session has no mark to rewind to");
+    dt_status status = dt_exec_copy(s->model->exec, s->recurrent, s->marked_recurrent, s->recurrent_bytes, err);
+    if (status == DT_OK)
+        s->length = s->marked;
+    return status;
+}
+
+int64_t dtp_session_marked(const dt_session *s)
+{
+    return s->marked;
 }
 
 /* ---- tokens ---- */

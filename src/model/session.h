@@ -16,6 +16,14 @@ void dtp_session_close(dt_session *session); /* accepts NULL */
 /* Forgets all tokens. */
 dt_status dtp_session_reset(dt_session *session, dt_err *err);
 
+/* Remembers this point, and forgets the one remembered before: a recurrent state cannot be taken back token by token.
+ * Rewinding to it forgets the tokens behind it, as often as wanted; a reset forgets the point. */
+dt_status dtp_session_mark(dt_session *session, dt_err *err);
+/* Errors: DT_E_ARG when nothing is marked. */
+dt_status dtp_session_rewind(dt_session *session, dt_err *err);
+/* Tokens at the mark, 0 without one. */
+int64_t dtp_session_marked(const dt_session *session);
+
 /* Appends n >= 1 tokens. logits [vocab], host memory, may be NULL: the distribution after the last one.
  * Errors: DT_E_ARG when the caches are full or a token is outside the vocabulary. */
 dt_status dtp_session_append(dt_session *session, const int32_t *tokens, int64_t n, float *logits, dt_err *err);

@@ -105,11 +105,53 @@ static void test_pieces_and_training_forward(void **state)
     close_fixture(&f);
 }
 
+/* Going back to the mark and on with other tokens is as if the first ones had never been. */
+static void test_mark_and_rewind(void **state)
+{
+    (void)state;
+    fixture f = open_fixture();
+    dt_model *m = open_model(&f, (dt_model_options){.adapter = TINY_ADAPTER});
+    dt_err err = {0};
+    static int32_t kept[100], lost[130], other[40];
+    static float x[VOCAB], y[VOCAB];
+    for (int t = 0; t < 130; t++) {
+        kept[t % 100] = random_token(1, 0, t, VOCAB);
+        lost[t] = random_token(2, 0, t, VOCAB);
+        other[t % 40] = random_token(3, 0, t, VOCAB);
+    }
+    dt_session *s, *plain;
+    assert_ok(dtp_session_open(&s, m, 300, &err), &err);
+    assert_ok(dtp_session_open(&plain, m, 300, &err), &err);
+    assert_fails(dtp_session_rewind(s, &err), &err, DT_E_ARG, "no mark");
+    assert_ok(dtp_session_append(plain, kept, 100, NULL, &err), &err);
+    assert_ok(dtp_session_append(plain, other, 40, x, &err), &err);
+
+    assert_ok(dtp_session_append(s, kept, 100, NULL, &err), &err);
+    assert_ok(dtp_session_mark(s, &err), &err);
+    for (int again = 0; again < 2; again++) {
+        assert_ok(dtp_session_append(s, lost, 130, y, &err), &err);
+        assert_memory_not_equal(x, y, sizeof x);
+        assert_ok(dtp_session_rewind(s, &err), &err);
+        assert_int_equal(dtp_session_length(s), 100);
+        assert_ok(dtp_session_append(s, other, 40, y, &err), &err);
+        assert_memory_equal(x, y, sizeof x);
+        assert_ok(dtp_session_rewind(s, &err), &err);
+    }
+    assert_ok(dtp_session_reset(s, &err), &err);
+    assert_int_equal(dtp_session_marked(s), 0);
+    assert_fails(dtp_session_rewind(s, &err), &err, DT_E_ARG, "no mark");
+    dtp_session_close(plain);
+    dtp_session_close(s);
+    dtp_model_close(m);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy_equals_recomputation),
         cmocka_unit_test(test_pieces_and_training_forward),
+        cmocka_unit_test(test_mark_and_rewind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
