@@ -61,6 +61,21 @@ typedef struct dt_seqs {
     int64_t T_cap;            /* rows of every [T,...] tensor, >= T; T itself when nothing is padded */
 } dt_seqs;
 
+/* What changes from step to step. It lies in device memory, so that a recorded step (dt_exec_record_begin) reads the
+ * values of the step it is replayed for: operators that use one of them take a pointer to this beside their by-value
+ * fields, and when it is not NULL they read it there and ignore the fields.
+ *
+ * A recorded call reads nothing else that changes: it has T == T_cap, where the rows behind the pack are ordinary
+ * finite rows whose gradients are 0, and operators on samples take the boundaries from dt_seqs.cu_seqlens_device. */
+typedef struct dt_step_values {
+    uint64_t seed; /* dropout: linear.seed, .step, .micro */
+    uint32_t step, micro;
+    float grad_scale;    /* cross_entropy.grad_scale */
+    float lr;            /* adamw.lr */
+    float max_grad_norm; /* adamw with a norm: clips to it; 0 = does not clip */
+    int32_t update;      /* adamw.step: t, from 1 */
+} dt_step_values;
+
 /* What a forward call keeps for its backward. The caller provides the memory; zero-initialise the struct. A filled
  * dt_saved refers to the provider that filled it, which cannot be unloaded meanwhile: dt_saved_release ends that. Using
  * the struct for another forward releases the old reference by itself. */

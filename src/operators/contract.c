@@ -367,7 +367,7 @@ static dt_status check_cross_entropy(const dt_exec *exec, const void *args, dt_p
     dtp_check_that(&c, !a->dweight.data || a->dh.data, DT_E_ARG, "dweight is asked for without dh");
     if (phase == DT_PHASE_SIZE || c.status != DT_OK)
         return c.status;
-    dtp_check_that(&c, a->result != NULL, DT_E_ARG, "result is missing");
+    dtp_check_that(&c, a->result || a->result_device, DT_E_ARG, "result is missing");
     if (exec->device != DT_DEVICE_CPU)
         return c.status;
     const int32_t *target = a->target.data;
@@ -401,7 +401,8 @@ static dt_status check_adamw(const dt_exec *exec, const void *args, dt_phase pha
     dtp_check_like(&c, "m", &a->m, DT_KIND_F32, "param", &a->param);
     dtp_check_like(&c, "v", &a->v, DT_KIND_F32, "param", &a->param);
     check_segments(&c, a->segments, a->n_segments, a->param.shape[0]);
-    dtp_check_that(&c, a->step >= 1, DT_E_ARG, "step is %lld, it counts from 1", (long long)a->step);
+    dtp_check_that(&c, a->values || a->step >= 1, DT_E_ARG, "step is %lld, it counts from 1", (long long)a->step);
+    dtp_check_that(&c, a->values || !a->norm, DT_E_ARG, "norm is given without values, which hold max_grad_norm");
     return c.status;
 }
 
@@ -412,7 +413,7 @@ static dt_status check_grad_norm(const dt_exec *exec, const void *args, dt_phase
     BEGIN("grad_norm");
     dtp_check_tensor(&c, "grad", &a->grad, DT_KIND_F32, DT_1D(DT_ANY));
     check_segments(&c, a->segments, a->n_segments, a->grad.shape[0]);
-    dtp_check_that(&c, phase == DT_PHASE_SIZE || a->result != NULL, DT_E_ARG, "result is missing");
+    dtp_check_that(&c, phase == DT_PHASE_SIZE || a->result || a->result_device, DT_E_ARG, "result is missing");
     return c.status;
 }
 

@@ -25,6 +25,9 @@ typedef struct dt_cross_entropy_args {
     dt_tensor row_loss;              /* [T_cap] f32 optional: unweighted cross-entropy per row, 0 without target */
     dt_tensor dh;                    /* [T_cap,H] optional, written; 0 in rows without target */
     dt_tensor dweight;               /* [V,H] f32, optional, added to */
+    /* recorded steps, both in device memory and optional */
+    const dt_step_values *values;           /* grad_scale is read there */
+    dt_cross_entropy_result *result_device; /* written instead of `result`, which may then be NULL */
 } dt_cross_entropy_args;
 #define DT_CROSS_ENTROPY_ARGS .struct_size = sizeof(dt_cross_entropy_args)
 #endif

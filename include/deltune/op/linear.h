@@ -36,6 +36,8 @@ typedef struct dt_linear_args {
     dt_tensor dx;      /* [T_cap,in], written; absent = not needed (first layer of a frozen model) */
     dt_tensor dx_add;  /* optional [T_cap,in]: dx = dx_add + ...; may be dx itself */
     dt_tensor dlora_a; /* [R,in] f32, added to */
+    /* recorded steps: device memory; seed, step and micro are read there. NULL: the fields above are used */
+    const dt_step_values *values;
 } dt_linear_args;
 #define DT_LINEAR_ARGS .struct_size = sizeof(dt_linear_args)
 #endif

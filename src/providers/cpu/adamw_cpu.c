@@ -1,6 +1,5 @@
 #include "providers/cpu/common.h"
-#include <deltune/op/optimizer.h>
-#include <math.h>
+#include "providers/step_values.h"
 
 /* Elements one thread updates at a time. */
 enum { BLOCK = 16384 };
@@ -24,13 +23,15 @@ static dt_adamw_scalars scalars(const dt_adamw_args *a, float weight_decay)
 static dt_status forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
 {
     (void)saved, (void)workspace, (void)err;
-    const dt_adamw_args *a = args;
+    dt_adamw_args a = *(const dt_adamw_args *)args;
+    if (!dtp_adamw_now(&a))
+        return DT_OK;
     const dt_row_kernels *kernels = dtp_row_kernels();
-    float *param = a->param.data, *m = a->m.data, *v = a->v.data;
-    const float *grad = a->grad.data;
-    for (int64_t s = 0; s < a->n_segments; s++) {
-        int64_t begin = a->segments[s].offset, end = begin + a->segments[s].count;
-        dt_adamw_scalars scalar = scalars(a, a->segments[s].weight_decay);
+    float *param = a.param.data, *m = a.m.data, *v = a.v.data;
+    const float *grad = a.grad.data;
+    for (int64_t s = 0; s < a.n_segments; s++) {
+        int64_t begin = a.segments[s].offset, end = begin + a.segments[s].count;
+        dt_adamw_scalars scalar = scalars(&a, a.segments[s].weight_decay);
 #pragma omp parallel for num_threads(dtp_threads_for(exec, end - begin)) schedule(static)
         for (int64_t i = begin; i < end; i += BLOCK)
             kernels->adamw(param + i, m + i, v + i, grad + i, &scalar, end - i < BLOCK ? end - i : BLOCK);

@@ -3,8 +3,7 @@
  * gradient of the hidden rows is summed per fixed slice of the vocabulary, then over the slices in order. */
 #include "providers/cpu/common.h"
 #include "providers/cpu/gemm.h"
-#include <deltune/op/cross_entropy.h>
-#include <math.h>
+#include "providers/step_values.h"
 #include <omp.h>
 
 enum {
@@ -185,7 +184,7 @@ static void finish_row(const block *k, int64_t r, dt_cross_entropy_result *resul
         sum += k->b.sums[i * rows + r] * exp((double)k->b.maxima[i * rows + r] - maximum);
     double loss = maximum + log(sum) - k->b.target_logit[r];
     k->b.maximum[r] = maximum;
-    k->b.factor[r] = (float)(a->grad_scale * weight / sum);
+    k->b.factor[r] = (float)(dtp_grad_scale_now(a) * weight / sum);
     result->loss += weight * loss;
     result->targets++;
     result->correct += k->b.leads[r] && row_target(k, r) / VOCABULARY_BLOCK == first_block;
@@ -204,7 +203,7 @@ static void differentiate_block(const block *k, int64_t i)
         int64_t target = row_target(k, r) - i * VOCABULARY_BLOCK;
         kernels->scale(gradients, k->b.factor[r] * expf(k->b.maxima[i * k->l.rows + r] - k->b.maximum[r]), width);
         if (target >= 0 && target < width)
-            gradients[target] -= k->a->grad_scale * row_weight(k, r);
+            gradients[target] -= dtp_grad_scale_now(k->a) * row_weight(k, r);
     }
 }
 
@@ -289,7 +288,7 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
         k.n = count - k.first < each ? count - k.first : each;
         run_block(exec, &k, &result);
     }
-    *a->result = result;
+    *(a->result_device ? a->result_device : a->result) = result;
     return DT_OK;
 }
 

@@ -14,10 +14,10 @@ typedef struct dt_dropout {
 
 static inline dt_dropout dtp_dropout_of(const dt_linear_args *a)
 {
-    return (dt_dropout){{a->seed, a->step, a->micro, a->input},
-                        dt_dropout_threshold(a->dropout),
-                        1.0f / (1.0f - a->dropout),
-                        a->x.shape[1]};
+    const dt_step_values *v = a->values;
+    return (dt_dropout){v ? (dt_dropout_key){v->seed, v->step, v->micro, a->input}
+                          : (dt_dropout_key){a->seed, a->step, a->micro, a->input},
+                        dt_dropout_threshold(a->dropout), 1.0f / (1.0f - a->dropout), a->x.shape[1]};
 }
 
 /* out[i] = mask * in[i] for elements column .. column+n of row `row`; `out` may be `in`. */

@@ -1,5 +1,5 @@
 #include "providers/reference/reference.h"
-#include <deltune/op/optimizer.h>
+#include "providers/step_values.h"
 
 static void update_segment(const dt_adamw_args *a, const dt_param_segment *segment)
 {
@@ -20,9 +20,11 @@ static void update_segment(const dt_adamw_args *a, const dt_param_segment *segme
 static dt_status forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
 {
     (void)exec, (void)saved, (void)workspace, (void)err;
-    const dt_adamw_args *a = args;
-    for (int64_t s = 0; s < a->n_segments; s++)
-        update_segment(a, &a->segments[s]);
+    dt_adamw_args a = *(const dt_adamw_args *)args;
+    if (!dtp_adamw_now(&a))
+        return DT_OK;
+    for (int64_t s = 0; s < a.n_segments; s++)
+        update_segment(&a, &a.segments[s]);
     return DT_OK;
 }
 

@@ -1,5 +1,5 @@
 #include "providers/reference/reference.h"
-#include <deltune/op/cross_entropy.h>
+#include "providers/step_values.h"
 
 /* Workspace: the logits of one row [V], one gradient row [H], the log-sum-exp of every row [T_cap]; all double. */
 static size_t workspace_bytes(const dt_exec *exec, const void *args, bool backward)
@@ -49,7 +49,7 @@ static void row_input_gradient(const dt_cross_entropy_args *a, int64_t t, const 
 {
     int64_t H = a->h.shape[1];
     int32_t target = ((const int32_t *)a->target.data)[t];
-    double scale = (double)a->grad_scale * row_weight(a, t);
+    double scale = (double)dtp_grad_scale_now(a) * row_weight(a, t);
     for (int64_t i = 0; i < H; i++)
         dh[i] = 0;
     for (int64_t v = 0; v < a->weight.shape[0]; v++) {
@@ -72,7 +72,7 @@ static void weight_gradient(const dt_cross_entropy_args *a, const double *lse, d
         for (int64_t t = 0; t < a->T; t++) {
             if (target[t] < 0)
                 continue;
-            double scale = (double)a->grad_scale * row_weight(a, t);
+            double scale = (double)dtp_grad_scale_now(a) * row_weight(a, t);
             double dlogit = scale * (exp(logit(a, t, v) - lse[t]) - (v == target[t]));
             for (int64_t i = 0; i < H; i++)
                 sum[i] += dlogit * ref_load2(&a->h, t, i);
@@ -102,7 +102,7 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
     }
     if (dt_tensor_present(&a->dweight))
         weight_gradient(a, lse, dh);
-    *a->result = result;
+    *(a->result_device ? a->result_device : a->result) = result;
     return DT_OK;
 }
 

@@ -15,7 +15,7 @@ static dt_status forward(dt_exec *exec, const void *args, void *saved, void *wor
                 result.first_nonfinite = s;
         }
     }
-    *a->result = result;
+    *(a->result_device ? a->result_device : a->result) = result;
     return DT_OK;
 }
 

@@ -21,6 +21,8 @@ static double keep_factor(const dt_linear_args *a, int64_t t, int64_t i)
         return 1;
     uint64_t element = (uint64_t)(t * a->x.shape[1] + i);
     dt_dropout_key key = {a->seed, a->step, a->micro, a->input};
+    if (a->values)
+        key = (dt_dropout_key){a->values->seed, a->values->step, a->values->micro, a->input};
     uint32_t mask = dt_dropout_mask8(key, element / 8, dt_dropout_threshold(a->dropout));
     return (mask >> (element % 8)) & 1 ? 1 / (1 - (double)a->dropout) : 0;
 }
