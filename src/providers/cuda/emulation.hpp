@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #define DT_DEVICE                         static inline
@@ -100,6 +101,7 @@ static int current, n_threads;
 static unsigned seed; /* 0: threads run in order; else warps are visited in a shuffled order */
 static jmp_buf scheduler;
 static std::function<void()> body;
+static std::mutex device; /* held during a launch */
 static unsigned long progress; /* meetings held and barrier phases ended: none for long means deadlock */
 
 static inline void fail(const char *what)
@@ -208,9 +210,11 @@ static void run_block(int threads)
             fail("deadlock");
     }
 }
-/* kernel() is called in every thread of every block. Shared memory starts as NaN. */
+/* kernel() is called in every thread of every block. Shared memory starts as NaN. Threads of the host take turns: there
+ * is one emulated device. */
 template <class F> static void launch(unsigned blocks, unsigned threads, F kernel)
 {
+    std::lock_guard<std::mutex> lock(device);
     body = kernel;
     gridDim = {blocks, 1, 1};
     blockDim = {threads, 1, 1};
