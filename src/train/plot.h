@@ -6,13 +6,21 @@
 #include <deltune/status.h>
 #include <stddef.h>
 
-/* One picture: 800 x 500 pixels (8 x 5 inches at 100 dpi), y over x, with a second curve when `smoothed` is given. */
+/* One picture: 800 x 500 pixels (8 x 5 inches at 100 dpi), y over x, and what else is given:
+ * - `smoothed`: a second curve over the pale first one, as TensorBoard draws it;
+ * - `other`: a curve to compare y with; y_name and other_name stand in the legend;
+ * - `below`: a third curve in a panel of its own under the first, which makes the picture 800 x 720.
+ * Texts are UTF-8; values that are not finite leave gaps. */
 typedef struct dt_plot {
     size_t struct_size;
     const char *path, *title;
     const double *x, *y;
     size_t n; /* >= 1; a single point is drawn as a dot */
     const double *smoothed;
+    const double *other;
+    const char *y_name, *other_name;
+    const double *below;
+    const char *below_title;
 } dt_plot;
 
 /* What the plug-in exports under DT_PLOT_SYMBOL: 0 = written; else a reason in `why`. */

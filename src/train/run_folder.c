@@ -88,6 +88,42 @@ dt_status dtp_run_folder_create(char **path_out, const char *output_dir, bool ad
     return st;
 }
 
+static int by_version(const void *a, const void *b)
+{
+    int64_t x = number_after(dtp_path_base(*(char *const *)a), "v", '-'),
+            y = number_after(dtp_path_base(*(char *const *)b), "v", '-');
+    return x < y ? -1 : x > y;
+}
+
+dt_status dtp_run_folder_versions(char ***out, size_t *count_out, const char *output_dir, dt_err *err)
+{
+    DIR *folder = opendir(output_dir);
+    if (!folder)
+        return io_fail(output_dir, "open", err);
+    char **list = NULL;
+    size_t n = 0, capacity = 0;
+    bool full = false;
+    for (struct dirent *entry; !full && (entry = readdir(folder));) {
+        if (number_after(entry->d_name, "v", '-') < 0)
+            continue;
+        full = !dtp_grow((void **)&list, &capacity, n + 1, sizeof *list) ||
+               !(list[n] = dtp_path_join(output_dir, entry->d_name));
+        n += !full;
+    }
+    closedir(folder);
+    if (full) {
+        while (n)
+            free(list[--n]);
+        free(list);
+        return no_memory(output_dir, err);
+    }
+    if (n)
+        qsort(list, n, sizeof *list, by_version);
+    *out = list;
+    *count_out = n;
+    return DT_OK;
+}
+
 dt_status dtp_run_folder_lock(int *fd_out, const char *folder, dt_err *err)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

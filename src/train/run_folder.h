@@ -8,11 +8,16 @@
 
 #include <deltune/status.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Creates the run folder and returns its path (caller frees): OUTPUT_DIR/vN-TIME with N one above the largest there is,
  * or OUTPUT_DIR itself. Errors: DT_E_IO (a folder that cannot be written). */
 dt_status dtp_run_folder_create(char **path_out, const char *output_dir, bool add_version, dt_err *err);
+
+/* The version folders OUTPUT_DIR/vN-..., in order of N. Caller frees each and the list (NULL when there are none).
+ * Errors: DT_E_IO. */
+dt_status dtp_run_folder_versions(char ***out, size_t *count_out, const char *output_dir, dt_err *err);
 
 /* Takes the folder for this process until *fd_out is closed, or the process ends in any way; no file marks it.
  * Errors: DT_E_IO when another run has it: two would write the same log and checkpoints. */
