@@ -49,6 +49,18 @@ typedef struct dt_device_ops {
     dt_status (*zero)(dt_exec *exec, void *memory, size_t bytes, dt_err *err);
     dt_status (*copy)(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err); /* any direction */
     dt_status (*synchronize)(dt_exec *exec, dt_err *err);
+    /* From here on optional: NULL, or missing in a shorter struct, where the device has no such thing (exec.h says what
+     * the caller then sees). */
+    dt_status (*host_alloc)(dt_exec *exec, void **out, size_t bytes, dt_err *err); /* page-locked */
+    void (*host_release)(dt_exec *exec, void *memory);
+    dt_status (*memory)(dt_exec *exec, uint64_t *free_out, uint64_t *total_out, dt_err *err);
+    dt_status (*mark)(dt_exec *exec, void **mark, dt_err *err); /* creates one when *mark is NULL, else moves it */
+    dt_status (*wait)(dt_exec *exec, void *mark, dt_err *err);
+    void (*mark_release)(dt_exec *exec, void *mark);
+    dt_status (*record_begin)(dt_exec *exec, dt_err *err);
+    dt_status (*record_end)(dt_exec *exec, void **recording_out, dt_err *err); /* recording_out NULL: drop it */
+    dt_status (*replay)(dt_exec *exec, void *recording, dt_err *err);
+    void (*recording_release)(dt_exec *exec, void *recording);
 } dt_device_ops;
 
 typedef struct dt_provider {

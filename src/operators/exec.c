@@ -4,6 +4,7 @@
 #include "core/threads.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Counts forks seen from this process: what a child inherits from its parent's devices is not usable. Process-wide,
  * because a fork is. */
@@ -28,7 +29,15 @@ void dtp_watch_forks(void)
 
 static const dt_device_ops *device_of(const dt_exec *exec)
 {
-    return ((const dt_scratch *)exec->scratch)->device;
+    return &((const dt_scratch *)exec->scratch)->device;
+}
+
+/* The functions of a device; a plug-in compiled with an older header brings fewer. */
+static dt_device_ops functions_of(const dt_device_ops *given)
+{
+    dt_device_ops ops = {0};
+    memcpy(&ops, given, given->struct_size < sizeof ops ? given->struct_size : sizeof ops);
+    return ops;
 }
 
 /* Why no provider drives the device: every provider's reason. */
@@ -76,7 +85,7 @@ dt_status dt_exec_create(dt_exec **exec_out, dt_ctx *ctx, dt_device_kind device,
             status = dt_fail(err, DT_E_NOMEM, "cannot allocate an execution context");
     }
     if (status == DT_OK) {
-        scratch->device = ops;
+        scratch->device = functions_of(ops);
         scratch->fork_generation = dtp_fork_generation();
         *exec = (dt_exec){.struct_size = sizeof *exec,
                           .ctx = ctx,
@@ -111,22 +120,86 @@ void dt_exec_free(dt_exec *exec)
         *link = scratch->hazard.next;
     dtp_ctx_unlock(exec->ctx);
     if (scratch->fork_generation == dtp_fork_generation()) { /* a parent's device objects are not the child's to free */
-        scratch->device->release(exec, scratch->memory);
-        scratch->device->close(exec);
+        dt_exec_release(exec, scratch->memory);
+        scratch->device.close(exec);
     }
+    free(scratch->allocation);
     free(scratch);
     free(exec);
 }
 
+/* ---- memory ---- */
+
+typedef struct dt_allocation {
+    const void *memory;
+    size_t bytes;
+} dt_allocation;
+
+static dt_status not_while_recording(const dt_exec *exec, const char *what, dt_err *err)
+{
+    return dtp_scratch(exec)->recording
+               ? dt_fail(err, DT_E_ARG, "%s inside a recording, which can only queue work", what)
+               : DT_OK;
+}
+
 dt_status dt_exec_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
 {
-    return device_of(exec)->alloc(exec, out, bytes, err);
+    dt_scratch *s = dtp_scratch(exec);
+    dt_status status = not_while_recording(exec, "memory is allocated", err);
+    if (status == DT_OK &&
+        !dtp_grow((void **)&s->allocation, &s->allocation_capacity, s->allocations + 1, sizeof *s->allocation))
+        status = dt_fail(err, DT_E_NOMEM, "no memory for the list of allocations");
+    if (status == DT_OK)
+        status = s->device.alloc(exec, out, bytes, err);
+    if (status != DT_OK)
+        return status;
+    s->allocation[s->allocations++] = (dt_allocation){*out, bytes};
+    s->usage.bytes += bytes;
+    s->usage.peak = s->usage.bytes > s->usage.peak ? s->usage.bytes : s->usage.peak;
+    return DT_OK;
 }
 
 void dt_exec_release(dt_exec *exec, void *memory)
 {
-    if (memory)
-        device_of(exec)->release(exec, memory);
+    dt_scratch *s = dtp_scratch(exec);
+    if (!memory)
+        return;
+    for (size_t i = s->allocations; i-- > 0;) /* mostly the last ones */
+        if (s->allocation[i].memory == memory) {
+            s->usage.bytes -= s->allocation[i].bytes;
+            s->allocation[i] = s->allocation[--s->allocations];
+            break;
+        }
+    s->device.release(exec, memory);
+}
+
+dt_exec_usage dt_exec_memory_usage(const dt_exec *exec)
+{
+    return dtp_scratch(exec)->usage;
+}
+
+dt_status dt_exec_device_memory(dt_exec *exec, uint64_t *free_out, uint64_t *total_out, dt_err *err)
+{
+    if (!device_of(exec)->memory)
+        return dt_fail(err, DT_E_UNSUPPORTED, "the device \"%s\" does not tell its memory",
+                       dt_device_name(exec->device));
+    return device_of(exec)->memory(exec, free_out, total_out, err);
+}
+
+dt_status dt_exec_host_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
+{
+    if (device_of(exec)->host_alloc)
+        return device_of(exec)->host_alloc(exec, out, bytes, err);
+    *out = dtp_alloc_aligned(bytes ? bytes : 1);
+    return *out ? DT_OK : dt_fail(err, DT_E_NOMEM, "cannot allocate %zu bytes of host memory", bytes);
+}
+
+void dt_exec_host_release(dt_exec *exec, void *memory)
+{
+    if (memory && device_of(exec)->host_alloc)
+        device_of(exec)->host_release(exec, memory);
+    else
+        free(memory);
 }
 
 dt_status dt_exec_zero(dt_exec *exec, void *memory, size_t bytes, dt_err *err)
@@ -151,7 +224,8 @@ dt_status dt_exec_download(dt_exec *exec, void *host, const void *device, size_t
 
 dt_status dt_exec_synchronize(dt_exec *exec, dt_err *err)
 {
-    return device_of(exec)->synchronize(exec, err);
+    dt_status status = not_while_recording(exec, "the host waits", err);
+    return status == DT_OK ? device_of(exec)->synchronize(exec, err) : status;
 }
 
 dt_status dt_exec_reserve(dt_exec *exec, size_t bytes, dt_err *err)
@@ -165,6 +239,7 @@ dt_status dt_exec_reserve(dt_exec *exec, size_t bytes, dt_err *err)
     dt_exec_release(exec, scratch->memory);
     scratch->memory = NULL;
     scratch->bytes = 0;
+    scratch->moves++;
     status = dt_exec_alloc(exec, &scratch->memory, bytes, err);
     if (status != DT_OK)
         return dt_err_prefix(err, "operator workspace: ");
@@ -178,4 +253,87 @@ dt_status dtp_exec_workspace(dt_exec *exec, size_t bytes, void **out, dt_err *er
     if (status == DT_OK)
         *out = dtp_scratch(exec)->memory;
     return status;
+}
+
+/* ---- marks: a device's own, or nothing where waiting means waiting for everything ---- */
+
+dt_status dt_exec_mark(dt_exec *exec, dt_mark **mark, dt_err *err)
+{
+    if (device_of(exec)->mark)
+        return device_of(exec)->mark(exec, (void **)mark, err);
+    *mark = (dt_mark *)exec->scratch; /* anything that is not NULL */
+    return DT_OK;
+}
+
+dt_status dt_exec_wait(dt_exec *exec, dt_mark *mark, dt_err *err)
+{
+    dt_status status = not_while_recording(exec, "the host waits", err);
+    if (status != DT_OK)
+        return status;
+    return device_of(exec)->mark ? device_of(exec)->wait(exec, mark, err) : device_of(exec)->synchronize(exec, err);
+}
+
+void dt_exec_mark_release(dt_exec *exec, dt_mark *mark)
+{
+    if (mark && device_of(exec)->mark)
+        device_of(exec)->mark_release(exec, mark);
+}
+
+/* ---- recordings ---- */
+
+struct dt_recording {
+    void *of_device;
+    uint64_t moves; /* of the workspace, when it was recorded */
+};
+
+bool dt_exec_can_record(const dt_exec *exec)
+{
+    return device_of(exec)->record_begin != NULL;
+}
+
+dt_status dt_exec_record_begin(dt_exec *exec, dt_err *err)
+{
+    if (!dt_exec_can_record(exec))
+        return dt_fail(err, DT_E_UNSUPPORTED, "the device \"%s\" cannot record calls", dt_device_name(exec->device));
+    dt_status status = not_while_recording(exec, "a recording is begun", err);
+    if (status == DT_OK)
+        status = device_of(exec)->record_begin(exec, err);
+    if (status == DT_OK)
+        dtp_scratch(exec)->recording = true;
+    return status;
+}
+
+dt_status dt_exec_record_end(dt_exec *exec, dt_recording **out, dt_err *err)
+{
+    dt_scratch *s = dtp_scratch(exec);
+    if (!s->recording)
+        return dt_fail(err, DT_E_ARG, "a recording is ended that was not begun");
+    s->recording = false;
+    dt_recording *recording = out ? dtp_calloc(1, sizeof *recording) : NULL;
+    dt_status status = s->device.record_end(exec, recording ? &recording->of_device : NULL, err);
+    if (status == DT_OK && out && !recording)
+        status = dt_fail(err, DT_E_NOMEM, "no memory for a recording");
+    if (status != DT_OK || !out) {
+        free(recording);
+        return status;
+    }
+    recording->moves = s->moves;
+    *out = recording;
+    return DT_OK;
+}
+
+dt_status dt_exec_replay(dt_exec *exec, const dt_recording *recording, dt_err *err)
+{
+    if (recording->moves != dtp_scratch(exec)->moves)
+        return dt_fail(err, DT_E_ARG, "the workspace has moved since this was recorded: record it again");
+    dt_status status = not_while_recording(exec, "a recording is replayed", err);
+    return status == DT_OK ? device_of(exec)->replay(exec, recording->of_device, err) : status;
+}
+
+void dt_exec_recording_release(dt_exec *exec, dt_recording *recording)
+{
+    if (!recording)
+        return;
+    device_of(exec)->recording_release(exec, recording->of_device);
+    free(recording);
 }

@@ -6,9 +6,14 @@
 
 /* What dt_exec.scratch points to. */
 typedef struct dt_scratch {
-    const dt_device_ops *device;
-    void *memory; /* workspace of the running call */
+    dt_device_ops device; /* a copy: entries that the provider's struct lacks are NULL */
+    void *memory;         /* workspace of the running call */
     size_t bytes;
+    uint64_t moves; /* of the workspace: what a recording refers to */
+    bool recording;
+    dt_exec_usage usage;
+    struct dt_allocation *allocation; /* all blocks of dt_exec_alloc, for their sizes */
+    size_t allocations, allocation_capacity;
     dt_hazard hazard;
     const dt_entry *running;  /* the entry whose code runs now: where dt_next_* goes on from */
     unsigned fork_generation; /* of the process that created it */

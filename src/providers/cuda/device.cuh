@@ -34,8 +34,18 @@ static inline size_t dtp_round_up(size_t n, size_t unit)
 }
 
 #ifdef DT_EMULATE
+/* Host code that stands for device work (a library's product, say): queued, recorded and replayed like a launch. It
+ * runs later, so it must hold everything by value. */
+void dtp_cuda_emulate(const dt_exec *exec, std::function<void()> work);
 #define DT_LAUNCH(err, exec, blocks, threads, bytes, kernel, ...)                                                      \
-    ((void)(err), (void)(exec), emu::launch((unsigned)(blocks), threads, [=]() { kernel(__VA_ARGS__); }), DT_OK)
+    ((void)(err), dtp_cuda_emulate_launch(exec, blocks, threads, kernel, __VA_ARGS__), DT_OK)
+
+template <typename... P, typename... A>
+static inline void dtp_cuda_emulate_launch(const dt_exec *exec, int64_t blocks, int threads, void (*kernel)(P...),
+                                           A... arguments)
+{
+    dtp_cuda_emulate(exec, [=]() { emu::launch((unsigned)blocks, threads, [=]() { kernel(arguments...); }); });
+}
 #else
 dt_status dtp_cuda_status(cudaError_t error, const char *what, dt_err *err);
 

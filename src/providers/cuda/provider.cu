@@ -36,43 +36,7 @@ static int probe(int device_index, char *why, size_t why_size)
     (void)device_index, (void)why, (void)why_size;
     return 1;
 }
-static dt_status device_open(dt_exec *exec, dt_err *err)
-{
-    (void)exec, (void)err;
-    return DT_OK;
-}
-static void device_close(dt_exec *exec)
-{
-    (void)exec;
-}
-static dt_status device_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
-{
-    (void)exec;
-    *out = aligned_alloc(256, dtp_round_up(bytes + 1, 256));
-    return *out ? DT_OK : dt_fail(err, DT_E_NOMEM, "cannot allocate %zu bytes", bytes);
-}
-static void device_release(dt_exec *exec, void *memory)
-{
-    (void)exec;
-    free(memory);
-}
-static dt_status device_zero(dt_exec *exec, void *memory, size_t bytes, dt_err *err)
-{
-    (void)exec, (void)err;
-    memset(memory, 0, bytes);
-    return DT_OK;
-}
-static dt_status device_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err)
-{
-    (void)exec, (void)err;
-    memcpy(to, from, bytes);
-    return DT_OK;
-}
-static dt_status device_synchronize(dt_exec *exec, dt_err *err)
-{
-    (void)exec, (void)err;
-    return DT_OK;
-}
+#include "providers/cuda/device_emulated.hpp"
 #else
 dt_status dtp_cuda_status(cudaError_t error, const char *what, dt_err *err)
 {
@@ -150,57 +114,15 @@ static int probe(int device_index, char *why, size_t why_size)
     }
     return 1;
 }
-static dt_status device_open(dt_exec *exec, dt_err *err)
-{
-    cudaStream_t stream = NULL;
-    dt_status st = dtp_cuda_status(cudaSetDevice(exec->device_index), "set device", err);
-    if (st == DT_OK)
-        st = dtp_cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream", err);
-    if (st == DT_OK)
-        exec->stream = stream;
-    return st;
-}
-static void device_close(dt_exec *exec)
-{
-    if (exec->stream)
-        cudaStreamDestroy((cudaStream_t)exec->stream);
-    exec->stream = NULL;
-}
-static dt_status device_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
-{
-    (void)exec;
-    cudaError_t error = cudaMalloc(out, bytes ? bytes : 1);
-    if (error == cudaErrorMemoryAllocation) {
-        size_t available = 0, total = 0;
-        cudaGetLastError();
-        cudaMemGetInfo(&available, &total);
-        return dt_fail(err, DT_E_NOMEM, "CUDA: cannot allocate %zu bytes: %zu of %zu are free", bytes, available,
-                       total);
-    }
-    return dtp_cuda_status(error, "allocate", err);
-}
-static void device_release(dt_exec *exec, void *memory)
-{
-    (void)exec;
-    cudaFree(memory);
-}
-static dt_status device_zero(dt_exec *exec, void *memory, size_t bytes, dt_err *err)
-{
-    return dtp_cuda_status(cudaMemsetAsync(memory, 0, bytes, (cudaStream_t)exec->stream), "zero", err);
-}
-static dt_status device_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err)
-{
-    return dtp_cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, (cudaStream_t)exec->stream), "copy",
-                           err);
-}
-static dt_status device_synchronize(dt_exec *exec, dt_err *err)
-{
-    return dtp_cuda_status(cudaStreamSynchronize((cudaStream_t)exec->stream), "synchronize", err);
-}
+#include "providers/cuda/device_real.cuh"
 #endif
 
-static const dt_device_ops device_ops = {sizeof(dt_device_ops), device_open, device_close, device_alloc,
-                                         device_release,        device_zero, device_copy,  device_synchronize};
+static const dt_device_ops device_ops = {sizeof(dt_device_ops), device_open,         device_close,
+                                         device_alloc,          device_release,      device_zero,
+                                         device_copy,           device_synchronize,  device_host_alloc,
+                                         device_host_release,   device_memory,       device_mark,
+                                         device_wait,           device_mark_release, device_record_begin,
+                                         device_record_end,     device_replay,       device_recording_release};
 
 extern "C" {
 extern const dt_op_set dtp_cuda_gdn, dtp_cuda_causal_conv1d;
