@@ -82,7 +82,7 @@ static void tap(const dt_pass *p, int64_t index, void *hidden)
     const dt_model *m = p->model;
     if (!m->tap || p->planning)
         return;
-    const dt_tensor rows = dt_tensor_slice(dtp_pass_rows(p, hidden, p->config->hidden), 0, 0, p->T);
+    const dt_tensor rows = dt_tensor_slice(dtp_pass_rows(p, hidden, p->config->hidden), 0, 0, p->pack_T);
     m->tap(m->tap_user, index, &rows);
 }
 
@@ -128,6 +128,8 @@ static dt_status head(dt_pass *p, const float *weights, float grad_scale, dt_cro
         .T = p->T,
         .grad_scale = grad_scale,
         .result = result,
+        .values = p->values,
+        .result_device = m->results ? &m->results->loss : NULL,
     };
     if (weights)
         a.row_weight = dt_tensor_1d(m->weights, DT_F32, p->rows);

@@ -53,12 +53,17 @@ static void place_layer(dt_memory *m, const shape *s, int64_t layer, dt_cursor *
 static void place_inputs(dt_memory *m, dt_cursor *c)
 {
     const size_t row = (size_t)m->rows * 4;
+    const bool device = m->exec->device != DT_DEVICE_CPU;
+    m->inputs = c->base + c->used;
+    m->values = device ? dtp_take(c, sizeof *m->values) : NULL;
     m->tokens = dtp_take(c, row);
     m->targets = dtp_take(c, row);
     m->positions = dtp_take(c, row);
     m->weights = dtp_take(c, row);
-    m->row_loss = dtp_take(c, row);
     m->cu_seqlens = dtp_take(c, (size_t)(m->n_seq + 1) * 4);
+    m->input_bytes = (size_t)(c->base + c->used - m->inputs);
+    m->results = device ? dtp_take(c, sizeof *m->results) : NULL;
+    m->row_loss = dtp_take(c, row);
 }
 
 static void place_work(dt_memory *m, const shape *s, dt_cursor *c)
@@ -113,8 +118,7 @@ static size_t layout(dt_memory *m, const shape *s, char *base)
 /* Runs the pass without computing: fills the sizes of what operators save, and the workspace. */
 static dt_status measure(dt_memory *m, dt_model *model, dt_err *err)
 {
-    for (int64_t i = 0; i <= m->n_seq; i++) /* any legal boundaries: sizes depend on rows and n_seq only */
-        m->plan_cu_seqlens[i] = (int32_t)(m->rows * i / m->n_seq);
+    dtp_stand_in(m, m->rows); /* sizes depend on rows and n_seq only */
     dt_pass p = {
         .model = model,
         .config = model->config,
@@ -124,11 +128,9 @@ static dt_status measure(dt_memory *m, dt_model *model, dt_err *err)
         .keep = m->train,
         .T = m->rows,
         .rows = m->rows,
-        .seqs = {.cu_seqlens = m->plan_cu_seqlens,
-                 .n_seq = m->n_seq,
-                 .n_seq_cap = m->n_seq,
-                 .T = m->rows,
-                 .T_cap = m->rows},
+        .pack_T = m->rows,
+        .values = m->values,
+        .seqs = {.cu_seqlens = m->stand_in, .n_seq = m->n_seq, .n_seq_cap = m->n_seq, .T = m->rows, .T_cap = m->rows},
     };
     if (m->exec->device != DT_DEVICE_CPU)
         p.seqs.cu_seqlens_device = m->cu_seqlens;
@@ -149,8 +151,9 @@ static dt_memory *new_memory(dt_model *model, const dt_memory_options *o)
     m->train = o->train;
     m->h = dtp_calloc((size_t)model->config->layers + 1, sizeof *m->h);
     m->layer = dtp_calloc((size_t)model->config->layers, sizeof *m->layer);
-    m->plan_cu_seqlens = dtp_calloc((size_t)o->n_seq + 1, sizeof *m->plan_cu_seqlens);
-    if (m->h && m->layer && m->plan_cu_seqlens)
+    m->record = o->record;
+    m->stand_in = dtp_calloc((size_t)o->n_seq + 1, sizeof *m->stand_in);
+    if (m->h && m->layer && m->stand_in)
         return m;
     dtp_memory_free(m);
     return NULL;
@@ -177,6 +180,8 @@ static dt_status reserve(dt_memory *m, const shape *s, dt_err *err)
     dt_cursor c = {m->arena, 0};
     place_inputs(m, &c); /* also rows behind the pack hold valid token ids */
     status = dt_exec_zero(m->exec, m->arena, c.used, err);
+    if (status == DT_OK && m->exec->device != DT_DEVICE_CPU)
+        status = dtp_ring_open(&m->ring, m->exec, m->input_bytes, err);
     return status == DT_OK ? dt_exec_reserve(m->exec, m->workspace, err) : status;
 }
 
@@ -210,9 +215,13 @@ void dtp_memory_free(dt_memory *m)
 {
     if (!m)
         return;
+    for (int i = 0; i < DT_CAPACITIES; i++)
+        for (int clear = 0; clear < 2; clear++)
+            dtp_recorded_release(&m->step[i][clear], m->exec);
+    dtp_ring_close(&m->ring, m->exec);
     dt_exec_release(m->exec, m->arena);
     free(m->h);
     free(m->layer);
-    free(m->plan_cu_seqlens);
+    free(m->stand_in);
     free(m);
 }

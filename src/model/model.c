@@ -140,7 +140,7 @@ dt_status dtp_model_plan(dt_model *model, const dt_plan_options *o, dt_plan_repo
     report_plan(model, 0, &r);
     const uint64_t fixed = r.total;
     dt_memory_options memory = {
-        .rows = r.max_tokens, .n_seq = o->max_n_seq, .train = o->train, .recompute = o->recompute};
+        .rows = r.max_tokens, .n_seq = o->max_n_seq, .train = o->train, .recompute = o->recompute, .record = o->record};
     if (o->memory_limit)
         memory.limit = o->memory_limit > fixed ? o->memory_limit - fixed : 1;
     dtp_memory_free(model->memory);

@@ -53,6 +53,7 @@ typedef struct dt_plan_options {
     bool train;                    /* false: evaluation only, two layers' worth of memory */
     dt_recompute recompute;
     uint64_t memory_limit; /* bytes for all of dt_plan_report.total; 0 = no limit */
+    bool record;           /* dtp_model_queue_backward replays recordings, where the device can */
 } dt_plan_options;
 
 typedef struct dt_plan_report {
@@ -93,6 +94,21 @@ dt_status dtp_model_zero_grad(dt_model *model, dt_err *err);
  * not strictly increasing from 0 to T, token ids outside the vocabulary (CPU), and the operators' own. */
 dt_status dtp_model_backward(dt_model *model, const dt_pack *pack, float grad_scale, dt_step_key key,
                              dt_cross_entropy_result *result, dt_err *err);
+
+/* What a step leaves in device memory. */
+typedef struct dt_step_results {
+    dt_cross_entropy_result loss; /* of the last backward or evaluation */
+    dt_grad_norm_result norm;     /* the optimiser's to fill */
+} dt_step_results;
+/* Devices only: dtp_model_backward without waiting. Queues the copy of pack and values to the device, then the clearing
+ * of the gradients when asked, forward and backward; the result lies in dtp_model_results. The host waits only when it
+ * is several calls ahead; pack and values are its own again on return. */
+dt_status dtp_model_queue_backward(dt_model *model, const dt_pack *pack, const dt_step_values *values, bool clear,
+                                   dt_err *err);
+/* In device memory, with the plan's lifetime; NULL on the CPU. The values are those of the last queued backward. */
+dt_step_results *dtp_model_results(dt_model *model);
+const dt_step_values *dtp_model_values(const dt_model *model);
+
 /* Loss and correct predictions without dropout, gradients or any state left behind. row_loss [T] is host memory,
  * optional: unweighted cross-entropy of each row, 0 without target. */
 dt_status dtp_model_evaluate(dt_model *model, const dt_pack *pack, dt_cross_entropy_result *result, float *row_loss,

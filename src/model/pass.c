@@ -56,6 +56,7 @@ dt_linear_args dtp_pass_linear(const dt_pass *p, const dt_layer *layer, const dt
         .step = p->key.step,
         .micro = p->key.micro,
         .input = (uint32_t)(layer->index * DT_LAYER_INPUTS + input),
+        .values = p->values,
     };
     for (int i = 0; i < n; i++)
         a.part[i] = (dt_linear_part){

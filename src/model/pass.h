@@ -6,8 +6,10 @@
 #ifndef DT_MODEL_PASS_H
 #define DT_MODEL_PASS_H
 
+#include "model/inputs.h"
 #include "model/model.h"
 #include "model/store.h"
+#include "operators/recorded.h"
 #include <deltune/op/linear.h>
 #include <deltune/op/rms_norm.h>
 
@@ -62,9 +64,18 @@ typedef struct dt_memory {
     void *dx;  /* [hidden] gradient of x */
     void *dmid, *dproj, *dmix;
     float *dg, *dbeta;
-    int32_t *tokens, *targets, *positions, *cu_seqlens; /* inputs of the pack in device memory */
-    float *weights, *row_loss;
-    int32_t *plan_cu_seqlens; /* host: stand-in boundaries while planning */
+    /* inputs of the pack in device memory, one block from `inputs` on */
+    char *inputs;
+    size_t input_bytes;
+    dt_step_values *values; /* devices only */
+    int32_t *tokens, *targets, *positions, *cu_seqlens;
+    float *weights;
+    dt_step_results *results; /* devices only */
+    float *row_loss;
+    int32_t *stand_in; /* host: legal boundaries where the call's own are on the device, or not known yet */
+    dt_input_ring ring;
+    bool record;
+    dt_recorded step[DT_CAPACITIES][2]; /* backward of a pack of each capacity; [1] clears the gradients first */
 } dt_memory;
 
 typedef struct dt_memory_options {
@@ -72,6 +83,7 @@ typedef struct dt_memory_options {
     bool train;
     dt_recompute recompute;
     uint64_t limit; /* bytes for arena and workspace, 0 = none */
+    bool record;
 } dt_memory_options;
 
 /* Lays out, measures and reserves. DT_E_NOMEM when the limit does not hold it; *need_out is then the least need. */
@@ -112,7 +124,9 @@ typedef struct dt_pass {
     bool planning;
     bool keep;       /* operators save for backward */
     int64_t T, rows; /* used rows, and rows of every tensor */
+    int64_t pack_T;  /* tokens of the pack: T, or fewer where calls run over all rows */
     dt_seqs seqs;
+    const dt_step_values *values; /* device memory; NULL: key, and the grad_scale given */
     float dropout;
     dt_step_key key;
     dt_layer_cache *cache; /* [layers], generation only */

@@ -15,6 +15,7 @@ struct dt_session {
     void *arena;           /* of all caches, and of one row of logits */
     size_t arena_bytes;
     void *logits;
+    int32_t *boundaries;                /* device memory: of the tokens of a pass, and of the cached keys */
     void *recurrent, *marked_recurrent; /* windows and states of all linear layers, and those at the mark */
     size_t recurrent_bytes;
     int64_t capacity, length, marked; /* marked: tokens at the mark, 0 = none */
@@ -40,6 +41,7 @@ static size_t layout(dt_session *s, char *base)
     void *conv_before = take(&at, window, element); /* used by one layer at a time */
     float *state_before = take(&at, state, sizeof(float));
     s->logits = take(&at, c->vocab, element);
+    s->boundaries = take(&at, 4, sizeof(int32_t));
     for (int64_t i = 0; i < c->layers; i++)
         if (c->kind[i] == DT_LAYER_FULL) {
             s->cache[i].k = take(&at, kv, element);
@@ -62,6 +64,7 @@ static size_t layout(dt_session *s, char *base)
 
 static dt_pass pass_of(dt_session *s, int64_t n, const int32_t cu[2], const int32_t kv_cu[2])
 {
+    const int32_t *device = s->model->exec->device != DT_DEVICE_CPU ? s->boundaries : NULL;
     return (dt_pass){
         .model = s->model,
         .config = s->model->config,
@@ -69,10 +72,16 @@ static dt_pass pass_of(dt_session *s, int64_t n, const int32_t cu[2], const int3
         .exec = s->model->exec,
         .T = n,
         .rows = n,
-        .seqs = {.cu_seqlens = cu, .n_seq = 1, .n_seq_cap = 1, .T = n, .T_cap = n},
+        .pack_T = n,
+        .seqs = {.cu_seqlens = cu, .cu_seqlens_device = device, .n_seq = 1, .n_seq_cap = 1, .T = n, .T_cap = n},
         .cache = s->cache,
         .cached = s->length,
-        .cache_seqs = {.cu_seqlens = kv_cu, .n_seq = 1, .n_seq_cap = 1, .T = s->length + n, .T_cap = s->capacity},
+        .cache_seqs = {.cu_seqlens = kv_cu,
+                       .cu_seqlens_device = device ? device + 2 : NULL,
+                       .n_seq = 1,
+                       .n_seq_cap = 1,
+                       .T = s->length + n,
+                       .T_cap = s->capacity},
     };
 }
 
@@ -184,12 +193,14 @@ int64_t dtp_session_marked(const dt_session *s)
 static dt_status run_chunk(dt_session *s, const int32_t *tokens, int64_t n, dt_err *err)
 {
     dt_exec *exec = s->model->exec;
-    const int32_t cu[2] = {0, (int32_t)n}, kv_cu[2] = {0, (int32_t)(s->length + n)};
+    const int32_t cu[4] = {0, (int32_t)n, 0, (int32_t)(s->length + n)}, *kv_cu = cu + 2;
     for (int64_t t = 0; t < n; t++)
         s->positions[t] = (int32_t)(s->length + t);
     dt_status status = dt_exec_upload(exec, s->memory->tokens, tokens, (size_t)n * sizeof *tokens, err);
     if (status == DT_OK)
         status = dt_exec_upload(exec, s->memory->positions, s->positions, (size_t)n * sizeof *s->positions, err);
+    if (status == DT_OK && exec->device != DT_DEVICE_CPU)
+        status = dt_exec_upload(exec, s->boundaries, cu, sizeof cu, err);
     if (status != DT_OK)
         return status;
     dt_pass p = pass_of(s, n, cu, kv_cu);

@@ -21,6 +21,8 @@ static dt_status check_pack(const dt_model *model, const dt_pack *k, dt_err *err
     return DT_OK;
 }
 
+/* ---- the CPU: rows follow the pack ---- */
+
 static dt_status upload(const dt_memory *m, void *to, const void *from, int64_t n, dt_err *err)
 {
     return dt_exec_upload(m->exec, to, from, (size_t)n * 4, err);
@@ -35,20 +37,13 @@ static dt_status upload_pack(const dt_memory *m, const dt_pack *k, dt_err *err)
         status = upload(m, m->targets, k->targets, k->T, err);
     if (status == DT_OK && k->weights)
         status = upload(m, m->weights, k->weights, k->T, err);
-    if (status != DT_OK || m->exec->device == DT_DEVICE_CPU)
-        return status;
-    /* A captured step reads n_seq + 1 boundaries of the plan: those behind the pack repeat T. */
-    for (int64_t n = 0; n <= m->n_seq; n++)
-        m->plan_cu_seqlens[n] = k->cu_seqlens[n < k->n_seq ? n : k->n_seq];
-    return upload(m, m->cu_seqlens, m->plan_cu_seqlens, m->n_seq + 1, err);
+    return status;
 }
 
-/* On the CPU rows follow the pack; a device keeps the shapes of the plan, so that a captured step can be replayed. */
 static dt_pass pass_over(dt_model *model, const dt_pack *k)
 {
     dt_memory *m = model->memory;
-    const bool cpu = m->exec->device == DT_DEVICE_CPU;
-    const int64_t rows = cpu ? (k->T + 63) / 64 * 64 : m->rows;
+    const int64_t rows = (k->T + 63) / 64 * 64;
     return (dt_pass){
         .model = model,
         .config = model->config,
@@ -56,14 +51,103 @@ static dt_pass pass_over(dt_model *model, const dt_pack *k)
         .exec = m->exec,
         .T = k->T,
         .rows = rows,
-        .seqs = {.cu_seqlens = k->cu_seqlens,
-                 .cu_seqlens_device = cpu ? NULL : m->cu_seqlens,
-                 .n_seq = k->n_seq,
-                 .n_seq_cap = cpu ? k->n_seq : m->n_seq,
-                 .T = k->T,
+        .pack_T = k->T,
+        .seqs = {.cu_seqlens = k->cu_seqlens, .n_seq = k->n_seq, .n_seq_cap = k->n_seq, .T = k->T, .T_cap = rows},
+    };
+}
+
+/* ---- a device: rows of a capacity, and everything about the pack in device memory, so that calls can be replayed ----
+ */
+
+static dt_pass pass_of_capacity(dt_model *model, int64_t rows)
+{
+    dt_memory *m = model->memory;
+    dtp_stand_in(m, rows);
+    return (dt_pass){
+        .model = model,
+        .config = model->config,
+        .memory = m,
+        .exec = m->exec,
+        .T = rows,
+        .rows = rows,
+        .pack_T = rows,
+        .seqs = {.cu_seqlens = m->stand_in,
+                 .cu_seqlens_device = m->cu_seqlens,
+                 .n_seq = m->n_seq,
+                 .n_seq_cap = m->n_seq,
+                 .T = rows,
                  .T_cap = rows},
     };
 }
+
+typedef struct {
+    dt_model *model;
+    int64_t rows;
+    bool clear;
+} backward_work;
+
+static dt_status queue_backward(void *user, dt_err *err)
+{
+    const backward_work *w = user;
+    dt_pass p = pass_of_capacity(w->model, w->rows);
+    p.keep = true;
+    p.values = p.memory->values;
+    if (w->model->lora)
+        p.dropout = (float)dtp_lora_settings(w->model->lora).dropout;
+    dt_status status = w->clear ? dtp_model_zero_grad(w->model, err) : DT_OK;
+    return status == DT_OK ? dtp_pass_train(&p, p.memory->weights, 0, NULL, err) : status;
+}
+
+dt_status dtp_model_queue_backward(dt_model *model, const dt_pack *pack, const dt_step_values *values, bool clear,
+                                   dt_err *err)
+{
+    dt_memory *m = model->memory;
+    dt_status status = check_pack(model, pack, err);
+    if (status == DT_OK && !m->train)
+        status = dt_fail(err, DT_E_ARG, "the model is planned for evaluation only");
+    if (status == DT_OK && m->exec->device == DT_DEVICE_CPU)
+        status = dt_fail(err, DT_E_UNSUPPORTED, "the CPU has no queue of calls");
+    if (status == DT_OK)
+        status = dtp_send_inputs(m, pack, values, err);
+    if (status != DT_OK)
+        return status;
+    const int capacity = dtp_capacity_of(m, pack->T);
+    backward_work work = {model, dtp_capacity_rows(m, capacity), clear};
+    return dtp_recorded_run(&m->step[capacity][clear], m->exec, m->record, queue_backward, &work, err);
+}
+
+static dt_status backward_on_device(dt_model *model, const dt_pack *pack, float grad_scale, dt_step_key key,
+                                    dt_cross_entropy_result *result, dt_err *err)
+{
+    const dt_step_values values = {.seed = key.seed, .step = key.step, .micro = key.micro, .grad_scale = grad_scale};
+    dt_status status = dtp_model_queue_backward(model, pack, &values, false, err);
+    return status == DT_OK ? dt_exec_download(model->exec, result, &model->memory->results->loss, sizeof *result, err)
+                           : status;
+}
+
+static dt_status evaluate_on_device(dt_model *model, const dt_pack *pack, dt_cross_entropy_result *result, dt_err *err)
+{
+    dt_memory *m = model->memory;
+    static const dt_step_values none;
+    dt_status status = dtp_send_inputs(m, pack, &none, err);
+    if (status != DT_OK)
+        return status;
+    dt_pass p = pass_of_capacity(model, dtp_capacity_rows(m, dtp_capacity_of(m, pack->T)));
+    p.pack_T = pack->T;
+    status = dtp_pass_train(&p, m->weights, 0, NULL, err);
+    return status == DT_OK ? dt_exec_download(m->exec, result, &m->results->loss, sizeof *result, err) : status;
+}
+
+dt_step_results *dtp_model_results(dt_model *model)
+{
+    return model->memory ? model->memory->results : NULL;
+}
+const dt_step_values *dtp_model_values(const dt_model *model)
+{
+    return model->memory ? model->memory->values : NULL;
+}
+
+/* ---- a pass ---- */
 
 dt_status dtp_model_zero_grad(dt_model *model, dt_err *err)
 {
@@ -77,6 +161,8 @@ dt_status dtp_model_backward(dt_model *model, const dt_pack *pack, float grad_sc
     dt_status status = check_pack(model, pack, err);
     if (status == DT_OK && !model->memory->train)
         status = dt_fail(err, DT_E_ARG, "the model is planned for evaluation only");
+    if (status == DT_OK && model->exec->device != DT_DEVICE_CPU)
+        return backward_on_device(model, pack, grad_scale, key, result, err);
     if (status == DT_OK)
         status = upload_pack(model->memory, pack, err);
     if (status != DT_OK)
@@ -89,16 +175,22 @@ dt_status dtp_model_backward(dt_model *model, const dt_pack *pack, float grad_sc
     return dtp_pass_train(&p, pack->weights, grad_scale, result, err);
 }
 
+static dt_status evaluate_on_cpu(dt_model *model, const dt_pack *pack, dt_cross_entropy_result *result, dt_err *err)
+{
+    dt_status status = upload_pack(model->memory, pack, err);
+    if (status != DT_OK)
+        return status;
+    dt_pass p = pass_over(model, pack);
+    return dtp_pass_train(&p, pack->weights, 0, result, err);
+}
+
 dt_status dtp_model_evaluate(dt_model *model, const dt_pack *pack, dt_cross_entropy_result *result, float *row_loss,
                              dt_err *err)
 {
     dt_status status = check_pack(model, pack, err);
     if (status == DT_OK)
-        status = upload_pack(model->memory, pack, err);
-    if (status != DT_OK)
-        return status;
-    dt_pass p = pass_over(model, pack);
-    status = dtp_pass_train(&p, pack->weights, 0, result, err);
+        status = model->exec->device == DT_DEVICE_CPU ? evaluate_on_cpu(model, pack, result, err)
+                                                      : evaluate_on_device(model, pack, result, err);
     if (status == DT_OK && row_loss)
         status = dt_exec_download(model->exec, row_loss, model->memory->row_loss, (size_t)pack->T * sizeof(float), err);
     return status;
