@@ -33,12 +33,15 @@ static inline size_t dtp_round_up(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
+/* Queues a copy in any direction; what the host gives has been read when this returns. */
+dt_status dtp_cuda_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err);
+
 #ifdef DT_EMULATE
 /* Host code that stands for device work (a library's product, say): queued, recorded and replayed like a launch. It
  * runs later, so it must hold everything by value. */
 void dtp_cuda_emulate(const dt_exec *exec, std::function<void()> work);
 #define DT_LAUNCH(err, exec, blocks, threads, bytes, kernel, ...)                                                      \
-    ((void)(err), dtp_cuda_emulate_launch(exec, blocks, threads, kernel, __VA_ARGS__), DT_OK)
+    ((void)(err), (void)(bytes), dtp_cuda_emulate_launch(exec, blocks, threads, kernel, __VA_ARGS__), DT_OK)
 
 template <typename... P, typename... A>
 static inline void dtp_cuda_emulate_launch(const dt_exec *exec, int64_t blocks, int threads, void (*kernel)(P...),

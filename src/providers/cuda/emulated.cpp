@@ -3,6 +3,15 @@
 #ifndef DT_EMULATE
 #error "this file is for the emulated check: define DT_EMULATE"
 #endif
+#include "providers/cuda/activation.cu"
 #include "providers/cuda/causal_conv1d.cu"
+#include "providers/cuda/decode.cu"
+#include "providers/cuda/embedding.cu"
 #include "providers/cuda/gdn.cu"
+#include "providers/cuda/gdn_gates.cu"
+#include "providers/cuda/optimizer.cu"
 #include "providers/cuda/provider.cu"
+#include "providers/cuda/rms_norm.cu"
+#include "providers/cuda/rms_norm_gated.cu"
+#include "providers/cuda/rope.cu"
+#include "providers/cuda/rows.cu"

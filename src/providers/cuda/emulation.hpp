@@ -33,6 +33,9 @@ struct emu_index {
 struct uint4 {
     uint32_t x, y, z, w;
 };
+struct uint2 {
+    uint32_t x, y;
+};
 struct int4 {
     int x, y, z, w;
 };
@@ -101,7 +104,7 @@ static int current, n_threads;
 static unsigned seed; /* 0: threads run in order; else warps are visited in a shuffled order */
 static jmp_buf scheduler;
 static std::function<void()> body;
-static std::mutex device; /* held during a launch */
+static std::mutex device;      /* held during a launch */
 static unsigned long progress; /* meetings held and barrier phases ended: none for long means deadlock */
 
 static inline void fail(const char *what)
@@ -366,6 +369,26 @@ static inline int shuffle_up_int(int x, int n)
     return emu_shuffle(x, [=](int lane) { return lane - n; });
 }
 
+static inline uint32_t warp_ballot(bool x)
+{
+    struct slot {
+        bool in;
+        uint32_t out;
+    } mine = {x, 0};
+    emu::warp_meet(&mine, [](void **all) {
+        uint32_t bits = 0;
+        for (int lane = 0; lane < 32; lane++)
+            bits |= (uint32_t)((slot *)all[lane])->in << lane;
+        for (int lane = 0; lane < 32; lane++)
+            ((slot *)all[lane])->out = bits;
+    });
+    return mine.out;
+}
+static inline int bit_count(uint32_t x)
+{
+    return __builtin_popcount(x);
+}
+
 static inline int uniform(int x)
 {
     return x;
@@ -382,6 +405,11 @@ static inline float rcp_fast(float x)
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
+}
+static inline void sincospif(float x, float *sine, float *cosine)
+{
+    *sine = (float)sin(3.14159265358979323846 * (double)x);
+    *cosine = (float)cos(3.14159265358979323846 * (double)x);
 }
 static inline float float_from_bits(uint32_t u)
 {

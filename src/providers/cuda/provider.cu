@@ -117,6 +117,11 @@ static int probe(int device_index, char *why, size_t why_size)
 #include "providers/cuda/device_real.cuh"
 #endif
 
+dt_status dtp_cuda_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err)
+{
+    return device_copy(exec, to, from, bytes, err);
+}
+
 static const dt_device_ops device_ops = {sizeof(dt_device_ops), device_open,         device_close,
                                          device_alloc,          device_release,      device_zero,
                                          device_copy,           device_synchronize,  device_host_alloc,
@@ -125,8 +130,14 @@ static const dt_device_ops device_ops = {sizeof(dt_device_ops), device_open,    
                                          device_record_end,     device_replay,       device_recording_release};
 
 extern "C" {
-extern const dt_op_set dtp_cuda_gdn, dtp_cuda_causal_conv1d;
-static const dt_op_set *const ops[] = {&dtp_cuda_gdn, &dtp_cuda_causal_conv1d};
+extern const dt_op_set dtp_cuda_adamw, dtp_cuda_causal_conv1d, dtp_cuda_causal_conv1d_step, dtp_cuda_embedding,
+    dtp_cuda_gdn, dtp_cuda_gdn_gates, dtp_cuda_gdn_step, dtp_cuda_grad_norm, dtp_cuda_rms_norm, dtp_cuda_rms_norm_gated,
+    dtp_cuda_rope, dtp_cuda_sigmoid_gate, dtp_cuda_swiglu;
+static const dt_op_set *const ops[] = {&dtp_cuda_embedding,     &dtp_cuda_rms_norm,           &dtp_cuda_rms_norm_gated,
+                                       &dtp_cuda_rope,          &dtp_cuda_sigmoid_gate,       &dtp_cuda_swiglu,
+                                       &dtp_cuda_causal_conv1d, &dtp_cuda_causal_conv1d_step, &dtp_cuda_gdn_gates,
+                                       &dtp_cuda_gdn,           &dtp_cuda_gdn_step,           &dtp_cuda_adamw,
+                                       &dtp_cuda_grad_norm};
 
 static const dt_provider provider = {DT_PROVIDER_ABI,
                                      sizeof(dt_provider),

@@ -69,6 +69,16 @@ DT_DEVICE int shuffle_up_int(int x, int lanes)
     return __shfl_up_sync(~0u, x, lanes);
 }
 
+/* The lanes of the warp where x holds, as bits. */
+DT_DEVICE uint32_t warp_ballot(bool x)
+{
+    return __ballot_sync(~0u, x);
+}
+DT_DEVICE int bit_count(uint32_t x)
+{
+    return __popc(x);
+}
+
 /* x, known to the compiler to be the same in all lanes: roles of warpgroups branch on it. */
 DT_DEVICE int uniform(int x)
 {
