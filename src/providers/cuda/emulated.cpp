@@ -4,6 +4,7 @@
 #error "this file is for the emulated check: define DT_EMULATE"
 #endif
 #include "providers/cuda/activation.cu"
+#include "providers/cuda/attention.cu"
 #include "providers/cuda/causal_conv1d.cu"
 #include "providers/cuda/decode.cu"
 #include "providers/cuda/embedding.cu"

@@ -419,6 +419,14 @@ static inline uint32_t pack_bf16(float low, float high)
 {
     return emu::to_bf16(low) | emu::to_bf16(high) << 16;
 }
+static inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
+{
+    uint64_t all = (uint64_t)b << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++)
+        r |= (uint32_t)(all >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return r;
+}
 static inline uint32_t to_tf32(float x)
 {
     return (emu::u32(x) + 0x1000u) & ~0x1fffu;

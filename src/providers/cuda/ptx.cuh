@@ -105,6 +105,11 @@ DT_DEVICE uint32_t pack_bf16(float low, float high)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+/* Four of the eight bytes b:a (0..3 are a's), the first named by the low digit of `selector`. */
+DT_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
+{
+    return __byte_perm(a, b, selector);
+}
 DT_DEVICE float float_from_bits(uint32_t u)
 {
     return __uint_as_float(u);

@@ -4,8 +4,12 @@
 #include <deltune/provider.h>
 #include <stdio.h>
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
-    void
-    bench_all(const dt_provider *provider, dt_exec *exec, const char *only, FILE *json);
+void bench_all(const dt_provider *provider, dt_exec *exec, const char *only, FILE *json);
+/* Those of one operator, in a file of its own. */
+void bench_attention(const dt_provider *provider, dt_exec *exec, FILE *json);
+#ifdef __cplusplus
+}
+#endif
 #endif
