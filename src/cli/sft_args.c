@@ -134,6 +134,8 @@ static const dt_arg_group output_group = DT_ARG_GROUP("Output", output_specs);
 static const dt_arg_spec own_specs[] = {
     {"on_nonfinite", DT_ARG_STRING, "stop", "stop|skip",
      "A NaN or infinity in loss or gradients stops the run, or skips the update and is counted."},
+    {"cuda_graph", DT_ARG_BOOL, "true", NULL,
+     "Record the calls of a training step on a GPU once and replay them; false queues each call, with the same bits."},
     {"memory_limit", DT_ARG_STRING, NULL, NULL,
      "Memory the run may use, such as 12GiB. Default on a CPU: what machine, cgroup and ulimit leave."},
     {"ignore_args_error", DT_ARG_BOOL, "false", NULL, "Unknown argument names only warn."},

@@ -341,6 +341,7 @@ static dt_status resolve_optimiser(dt_train_config *c, const json_t *given, dt_e
         st = dt_fail(err, DT_E_ARG, "--adam_epsilon: %g is not positive", c->epsilon);
     c->seed = (uint64_t)integer(c, "seed", 42);
     c->skip_nonfinite = strcmp(text(c, "on_nonfinite"), "skip") == 0;
+    c->cuda_graph = flag(c, "cuda_graph");
     return st;
 }
 

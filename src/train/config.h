@@ -68,6 +68,7 @@ typedef struct dt_train_config {
     int64_t batch_size, eval_batch_size, accumulation;
     uint64_t seed;
     bool skip_nonfinite;
+    bool cuda_graph; /* steps on a device are recorded once and replayed */
 
     /* output */
     const char *output_dir; /* without version folder */

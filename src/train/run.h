@@ -1,7 +1,9 @@
 /* One training run: what it holds, and the pieces it is made of. `deltune sft` opens it, runs it, closes it.
  *
  *   run_open.c    settings -> tokenizer, data, batches, model, memory plan, run folder, resume
- *   run_step.c    one optimiser step
+ *   run_step.c    one optimiser step on the CPU
+ *   run_queue.c   one on a device, where the host keeps ahead
+ *   run_numbers.c what both do with their numbers
  *   run_eval.c    one evaluation
  *   run_save.c    one checkpoint
  *   run_loop.c    the order of all that, as trainer.md §7 of the specification has it
@@ -16,6 +18,8 @@
 #include "train/logger.h"
 #include "train/schedule.h"
 #include "train/state.h"
+
+typedef struct dt_run_queue dt_run_queue;
 
 typedef struct dt_run {
     const dt_train_config *config; /* borrowed */
@@ -37,7 +41,8 @@ typedef struct dt_run {
     int64_t max_steps;
 
     dt_train_state state;
-    dt_cross_entropy_result *results; /* [accumulation] */
+    dt_run_queue *queue;              /* NULL on the CPU */
+    dt_cross_entropy_result *results; /* [accumulation]; of the CPU */
     double grad_norm;                 /* of the last step, before clipping */
     double epoch;                     /* finished epochs and a fraction, after the last step */
     bool epoch_ended;                 /* the last step was the last of its epoch */
@@ -68,8 +73,31 @@ static inline dt_pack dtp_pack_of(const dt_batch *batch)
                      .cu_seqlens = batch->cu_seqlens};
 }
 
-/* One optimiser step: moves state.step, position, sums. */
+/* One optimiser step: moves state.step, position, sums. On a device it is queued; sums and grad_norm then lag behind
+ * until dtp_run_settle, and a number that is not finite is noticed up to two steps late, without a trace in the
+ * weights.
+ */
 dt_status dtp_run_step(dt_run *run, dt_err *err);
+/* Takes in the numbers of all steps so far. Nothing to do on the CPU. */
+dt_status dtp_run_settle(dt_run *run, dt_err *err);
+
+/* Devices; after the memory plan. */
+dt_status dtp_run_queue_open(dt_run *run, dt_err *err);
+void dtp_run_queue_close(dt_run *run);
+dt_status dtp_run_queue_step(dt_run *run, dt_err *err);
+
+/* P-31: named by step, tensor and device; nothing of this step is kept. Skipping counts and goes on. */
+dt_status dtp_run_not_finite(dt_run *run, const dt_window *window, int64_t step, const char *what, bool is_loss,
+                             dt_err *err);
+dt_status dtp_run_gradient_not_finite(dt_run *run, const dt_window *window, int64_t step, int64_t segment, dt_err *err);
+/* A first loss of exactly 0 is an error. */
+dt_status dtp_run_check_first(const dt_run *run, const dt_window *window, int64_t step, double loss, dt_err *err);
+/* Numbers of a step with an update: its mean loss, and the results of its micro-batches. */
+void dtp_run_add_sums(dt_run *run, const dt_cross_entropy_result *results, int64_t n, double loss);
+/* Moves step, position and counters behind the window. */
+void dtp_run_advance(dt_run *run, const dt_window *window);
+/* P-41: a window without targets makes a step without update. */
+void dtp_run_no_target(dt_run *run, const dt_window *window);
 /* Evaluates the whole validation set and logs it. *done_out false: interrupted by a signal, nothing was recorded. */
 dt_status dtp_run_evaluate(dt_run *run, bool *done_out, dt_err *err);
 /* Writes checkpoint-STEP, then drops what save_total_limit drops. */

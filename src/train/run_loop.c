@@ -27,6 +27,8 @@ static bool interval_due(const dt_run *run, dt_interval strategy, int64_t steps,
 static dt_status log_step(dt_run *run, dt_err *err)
 {
     dt_train_state *s = &run->state;
+    if (run->exec->device != DT_DEVICE_CPU)
+        dtp_logger_note_memory(run->logger, dt_exec_memory_usage(run->exec).peak);
     json_t *line = json_object();
     json_object_set_new(line, "loss", s->loss_steps ? json_real(s->loss_sum / (double)s->loss_steps) : json_null());
     json_object_set_new(line, "grad_norm", json_real(run->grad_norm));
@@ -54,12 +56,15 @@ static dt_status after_step(dt_run *run, dt_err *err)
 {
     const dt_train_config *c = run->config;
     bool last = is_last(run), evaluated = true;
-    dt_status st = DT_OK;
-    if (due(run->state.step, c->logging_steps) || (run->state.step == 1 && c->logging_first_step))
+    bool log = due(run->state.step, c->logging_steps) || (run->state.step == 1 && c->logging_first_step);
+    bool evaluate = run->val_loader && interval_due(run, c->eval_strategy, c->eval_steps, last);
+    bool save = interval_due(run, c->save_strategy, c->save_steps, last);
+    dt_status st = log || evaluate || save || last ? dtp_run_settle(run, err) : DT_OK;
+    if (st == DT_OK && log)
         st = log_step(run, err);
-    if (st == DT_OK && run->val_loader && interval_due(run, c->eval_strategy, c->eval_steps, last))
+    if (st == DT_OK && evaluate)
         st = dtp_run_evaluate(run, &evaluated, err);
-    if (st == DT_OK && interval_due(run, c->save_strategy, c->save_steps, last))
+    if (st == DT_OK && save)
         st = dtp_run_save(run, err);
     run->stop |= last;
     return st;
@@ -69,10 +74,13 @@ static dt_status after_step(dt_run *run, dt_err *err)
 static dt_status leave(dt_run *run, int signal_number, dt_err *err)
 {
     const char *name = signal_number == SIGINT ? "SIGINT" : "SIGTERM";
+    dt_status st = dtp_run_settle(run, err);
+    if (st != DT_OK)
+        return st;
     if (run->config->save_strategy == DT_INTERVAL_NO || run->config->save_only_model)
         return dt_fail(err, DT_E_CANCELLED, "stopped by %s after step %lld; nothing to resume from was saved", name,
                        (long long)run->state.step);
-    dt_status st = dtp_run_save(run, err);
+    st = dtp_run_save(run, err);
     if (st != DT_OK)
         return st;
     return dt_fail(err, DT_E_CANCELLED, "stopped by %s after step %lld; go on with --resume_from_checkpoint %s", name,

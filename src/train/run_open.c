@@ -256,7 +256,8 @@ static dt_status plan_memory(dt_run *run, dt_err *err)
                                .max_n_seq = train.max_n_seq > val.max_n_seq ? train.max_n_seq : val.max_n_seq,
                                .train = true,
                                .recompute = recompute[run->config->gradient_checkpointing],
-                               .memory_limit = run->memory_limit};
+                               .memory_limit = run->memory_limit,
+                               .record = run->config->cuda_graph};
     st = dtp_model_plan(run->model, &options, &run->memory, err);
     if (st != DT_OK)
         dt_err_prefix(err, "the largest batch has %lld tokens: ", (long long)options.max_tokens);
@@ -309,6 +310,8 @@ dt_status dtp_run_open(dt_run *run, const dt_train_config *config, dt_exec *exec
         st = count_steps(run, err);
     if (st == DT_OK)
         st = plan_memory(run, err);
+    if (st == DT_OK && exec->device != DT_DEVICE_CPU)
+        st = dtp_run_queue_open(run, err);
     bool go_on = run->resume && !config->resume_only_model;
     if (st == DT_OK && go_on)
         st = dtp_run_resume(run, run->resume, err);
@@ -324,6 +327,7 @@ dt_status dtp_run_open(dt_run *run, const dt_train_config *config, dt_exec *exec
 void dtp_run_close(dt_run *run)
 {
     dtp_logger_close(run->logger);
+    dtp_run_queue_close(run);
     dtp_model_close(run->model);
     dtp_loader_close(run->val_loader);
     dtp_loader_close(run->loader);

@@ -1,91 +1,7 @@
-/* One optimiser step: gradients of a window, their norm, clipping, AdamW, sums for the log. */
+/* One optimiser step on the CPU: gradients of a window, their norm, clipping, AdamW. (On devices: run_queue.c) */
 #include "train/run.h"
 
-#include "core/log.h"
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* ------------------------------------------------------------------ numbers that are not finite */
-
-typedef struct dt_search {
-    dt_run *run;
-    int64_t layers, found; /* found: index of the hidden state, -1 = none yet */
-} dt_search;
-
-static bool all_finite(dt_run *run, const dt_tensor *hidden)
-{
-    int64_t n = dt_tensor_numel(hidden);
-    float *values = malloc((size_t)n * sizeof *values);
-    bool finite = true;
-    if (!values || hidden->dtype != DT_F32 || dt_exec_synchronize(run->exec, NULL) != DT_OK ||
-        dt_exec_download(run->exec, values, hidden->data, (size_t)n * sizeof *values, NULL) != DT_OK ||
-        dt_exec_synchronize(run->exec, NULL) != DT_OK)
-        n = 0;
-    for (int64_t i = 0; i < n && finite; i++)
-        finite = isfinite(values[i]);
-    free(values);
-    return finite;
-}
-
-static void look(void *user, int64_t index, const dt_tensor *hidden)
-{
-    dt_search *search = user;
-    if (search->found < 0 && !all_finite(search->run, hidden))
-        search->found = index;
-}
-
-/* Runs the window once more without gradients and names the first hidden state that is not finite. */
-static void locate(char *out, size_t n, dt_run *run, const dt_window *window)
-{
-    dt_search search = {run, dtp_model_config(run->model)->layers, -1};
-    dt_window again;
-    dt_batch batch;
-    dt_cross_entropy_result result;
-    dtp_model_set_tap(run->model, look, &search);
-    dt_status st = dtp_loader_seek(run->loader, window->epoch, window->first, NULL);
-    if (st == DT_OK)
-        st = dtp_loader_next_window(run->loader, &again, NULL, NULL);
-    for (int64_t i = 0; st == DT_OK && i < again.n_micro && search.found < 0; i++) {
-        st = dtp_loader_next(run->loader, &batch, NULL);
-        dt_pack pack = st == DT_OK ? dtp_pack_of(&batch) : (dt_pack){0};
-        if (st == DT_OK)
-            st = dtp_model_evaluate(run->model, &pack, &result, NULL, NULL);
-    }
-    dtp_model_set_tap(run->model, NULL, NULL);
-    if (search.found == 0)
-        snprintf(out, n, "; first in the embeddings");
-    else if (search.found > 0 && search.found < search.layers)
-        snprintf(out, n, "; first in the output of layer %lld", (long long)search.found - 1);
-    else if (search.found == search.layers)
-        snprintf(out, n, "; first in the output of layer %lld or the final norm", (long long)search.layers - 1);
-    else
-        *out = '\0';
-}
-
-/* P-31: named by step, tensor and device; nothing of this step is kept. Skipping counts and goes on. */
-static dt_status not_finite(dt_run *run, const dt_window *window, const char *what, bool is_loss, dt_err *err)
-{
-    int64_t step = run->state.step + 1;
-    const char *device = dt_device_name(run->exec->device);
-    if (run->config->skip_nonfinite) {
-        run->state.nonfinite_steps++;
-        dt_warning("step %lld: %s is not finite on %s; no update (%lld so far)", (long long)step, what, device,
-                   (long long)run->state.nonfinite_steps);
-        return DT_OK;
-    }
-    char where[96] = "";
-    if (is_loss)
-        locate(where, sizeof where, run, window);
-    return dt_fail(
-        err, DT_E_NONFINITE,
-        "step %lld: %s is not finite on %s%s; nothing of this step is saved; check the weights and the data, "
-        "or go on with --on_nonfinite skip",
-        (long long)step, what, device, where);
-}
-
-/* ------------------------------------------------------------------ the step */
 
 /* Forward and backward of every micro-batch; gradients are those of (sum of all target tokens' loss) / N. */
 static dt_status accumulate(dt_run *run, const dt_window *window, dt_err *err)
@@ -143,53 +59,24 @@ static dt_status check_numbers(dt_run *run, const dt_window *window, double loss
 {
     *apply_out = false;
     if (!isfinite(loss))
-        return not_finite(run, window, "the loss", true, err);
-    if (loss == 0 && run->state.step == run->first_step)
-        return dt_fail(err, DT_E_INTERNAL,
-                       "step %lld: the first loss is exactly 0 with %lld target tokens, which no model reaches; the "
-                       "provider of cross_entropy may be broken (deltune check)",
-                       (long long)run->state.step + 1, (long long)window->n_targets);
+        return dtp_run_not_finite(run, window, run->state.step + 1, "the loss", true, err);
     dt_grad_norm_result norm = {.first_nonfinite = -1};
-    dt_status st = gradient_norm(run, &norm, err);
+    dt_status st = dtp_run_check_first(run, window, run->state.step + 1, loss, err);
+    if (st == DT_OK)
+        st = gradient_norm(run, &norm, err);
     if (st != DT_OK)
         return st;
-    if (norm.first_nonfinite >= 0) {
-        char what[512];
-        snprintf(what, sizeof what, "the gradient of %s", dtp_model_trainable(run->model)->names[norm.first_nonfinite]);
-        return not_finite(run, window, what, false, err);
-    }
+    if (norm.first_nonfinite >= 0)
+        return dtp_run_gradient_not_finite(run, window, run->state.step + 1, norm.first_nonfinite, err);
     run->grad_norm = sqrt(norm.sum_of_squares);
     *apply_out = true;
     return DT_OK;
 }
 
-static void add_sums(dt_run *run, const dt_window *window, double loss)
-{
-    dt_train_state *s = &run->state;
-    s->loss_sum += loss;
-    s->loss_steps++;
-    s->total_loss += loss;
-    s->total_steps++;
-    for (int64_t i = 0; i < window->n_micro; i++) {
-        s->correct += run->results[i].correct;
-        s->targets += run->results[i].targets;
-    }
-}
-
-static void advance(dt_run *run, const dt_window *window)
-{
-    dt_train_state *s = &run->state;
-    int64_t done = window->first + window->n_micro;
-    s->step++;
-    dtp_loader_position(run->loader, &s->epoch, &s->batch);
-    s->tokens += window->n_tokens;
-    run->tokens += window->n_tokens;
-    run->epoch_ended = done == run->counts.batches;
-    run->epoch = (double)window->epoch + (double)done / (double)run->counts.batches;
-}
-
 dt_status dtp_run_step(dt_run *run, dt_err *err)
 {
+    if (run->queue)
+        return dtp_run_queue_step(run, err);
     dt_window window;
     dt_status st = dtp_loader_next_window(run->loader, &window, NULL, err);
     if (st == DT_OK)
@@ -197,10 +84,7 @@ dt_status dtp_run_step(dt_run *run, dt_err *err)
     if (st != DT_OK)
         return st;
     if (window.n_targets == 0) { /* P-41 */
-        run->state.empty_steps++;
-        dt_warning("step %lld: no target token in %lld rows; no update (%lld such steps so far)",
-                   (long long)run->state.step + 1, (long long)window.n_micro, (long long)run->state.empty_steps);
-        advance(run, &window);
+        dtp_run_no_target(run, &window);
         return DT_OK;
     }
     double loss = 0;
@@ -215,8 +99,8 @@ dt_status dtp_run_step(dt_run *run, dt_err *err)
         return st;
     if (apply) {
         run->state.updates++;
-        add_sums(run, &window, loss);
+        dtp_run_add_sums(run, run->results, window.n_micro, loss);
     }
-    advance(run, &window);
+    dtp_run_advance(run, &window);
     return DT_OK;
 }
