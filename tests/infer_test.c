@@ -153,7 +153,8 @@ static chat chat_start(const char *more)
     c.child = forkpty(&c.terminal, NULL, &raw, NULL);
     assert_true(c.child >= 0);
     if (c.child == 0) {
-        char *command = dtp_format("NO_COLOR=1 exec %s infer --model %s %s", DT_PROGRAM, model, more);
+        char *arguments = dtp_format("infer --model %s %s", model, more), *all = on_device(arguments);
+        char *command = dtp_format("NO_COLOR=1 exec %s %s", DT_PROGRAM, all);
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
     }

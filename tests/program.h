@@ -36,11 +36,28 @@ static inline char *program_output(void)
     return text;
 }
 
+/* The same tests run on devices: DT_TEST_DEVICE holds the arguments that name one. Caller frees. */
+static inline char *on_device(const char *arguments)
+{
+    const char *device = strstr(arguments, "--device cuda") ? NULL : getenv("DT_TEST_DEVICE");
+    bool trains = strncmp(arguments, "sft ", 4) == 0, answers = strncmp(arguments, "infer ", 6) == 0;
+    char *all = dtp_format("%s %s %s", arguments, device && (trains || answers) ? device : "",
+                           device && trains ? "--torch_dtype float32" : "");
+    assert_non_null(all);
+    return all;
+}
+static inline const char *device_name(void)
+{
+    return getenv("DT_TEST_DEVICE") ? "cuda" : "cpu";
+}
+
 /* Exit code of `PREFIX deltune ARGUMENTS`; `prefix` is shell text in front ("" or "ulimit -f 100;"). */
 static inline int program_run(const char *prefix, const char *arguments)
 {
-    char *command = dtp_format("%s %s %s >%s/output 2>&1", prefix, DT_PROGRAM, arguments, program_folder);
+    char *all = on_device(arguments);
+    char *command = dtp_format("%s %s %s >%s/output 2>&1", prefix, DT_PROGRAM, all, program_folder);
     assert_non_null(command);
+    free(all);
     int status = system(command);
     free(command);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

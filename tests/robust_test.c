@@ -21,7 +21,9 @@ static char *arguments_for(const char *output, const char *more)
 /* Starts the program in the background; returns its process id. */
 static pid_t start(const char *arguments)
 {
-    char *command = dtp_format("exec %s %s >%s/output 2>&1", DT_PROGRAM, arguments, program_folder);
+    char *all = on_device(arguments);
+    char *command = dtp_format("exec %s %s >%s/output 2>&1", DT_PROGRAM, all, program_folder);
+    free(all);
     pid_t pid = fork();
     if (pid == 0) {
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
@@ -323,7 +325,9 @@ static void not_finite(void **state)
     char *model = broken_model("model.layers.1.mlp.up_proj.weight");
     char *more = dtp_format("--model %s --max_steps 3 --save_steps 1 --add_version false --lora_rank 4", model);
     char *arguments = arguments_for("infinite", more);
-    program_fails("", arguments, 1, "step 1: the loss is not finite on cpu; first in the output of layer 1");
+    char *expected = dtp_format("step 1: the loss is not finite on %s; first in the output of layer 1", device_name());
+    program_fails("", arguments, 1, expected);
+    free(expected);
     assert_int_equal(check_folders("infinite"), -1);
     free(arguments);
     free(more);
