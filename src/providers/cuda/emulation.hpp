@@ -388,6 +388,10 @@ static inline int bit_count(uint32_t x)
 {
     return __builtin_popcount(x);
 }
+static inline int shuffle_xor_int(int x, int n)
+{
+    return emu_shuffle(x, [=](int lane) { return lane ^ n; });
+}
 
 static inline int uniform(int x)
 {

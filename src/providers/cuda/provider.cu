@@ -131,13 +131,14 @@ static const dt_device_ops device_ops = {sizeof(dt_device_ops), device_open,    
 
 extern "C" {
 extern const dt_op_set dtp_cuda_adamw, dtp_cuda_attention, dtp_cuda_causal_conv1d, dtp_cuda_causal_conv1d_step,
-    dtp_cuda_embedding, dtp_cuda_gdn, dtp_cuda_gdn_gates, dtp_cuda_gdn_step, dtp_cuda_grad_norm, dtp_cuda_rms_norm,
-    dtp_cuda_rms_norm_gated, dtp_cuda_rope, dtp_cuda_sigmoid_gate, dtp_cuda_swiglu;
-static const dt_op_set *const ops[] = {&dtp_cuda_embedding, &dtp_cuda_rms_norm,      &dtp_cuda_rms_norm_gated,
-                                       &dtp_cuda_rope,      &dtp_cuda_attention,     &dtp_cuda_sigmoid_gate,
-                                       &dtp_cuda_swiglu,    &dtp_cuda_causal_conv1d, &dtp_cuda_causal_conv1d_step,
-                                       &dtp_cuda_gdn_gates, &dtp_cuda_gdn,           &dtp_cuda_gdn_step,
-                                       &dtp_cuda_adamw,     &dtp_cuda_grad_norm};
+    dtp_cuda_cross_entropy, dtp_cuda_embedding, dtp_cuda_gdn, dtp_cuda_gdn_gates, dtp_cuda_gdn_step, dtp_cuda_grad_norm,
+    dtp_cuda_linear, dtp_cuda_rms_norm, dtp_cuda_rms_norm_gated, dtp_cuda_rope, dtp_cuda_sigmoid_gate, dtp_cuda_swiglu;
+static const dt_op_set *const ops[] = {&dtp_cuda_embedding,    &dtp_cuda_rms_norm,      &dtp_cuda_rms_norm_gated,
+                                       &dtp_cuda_rope,         &dtp_cuda_attention,     &dtp_cuda_sigmoid_gate,
+                                       &dtp_cuda_swiglu,       &dtp_cuda_causal_conv1d, &dtp_cuda_causal_conv1d_step,
+                                       &dtp_cuda_gdn_gates,    &dtp_cuda_gdn,           &dtp_cuda_gdn_step,
+                                       &dtp_cuda_adamw,        &dtp_cuda_grad_norm,     &dtp_cuda_linear,
+                                       &dtp_cuda_cross_entropy};
 
 static const dt_provider provider = {DT_PROVIDER_ABI,
                                      sizeof(dt_provider),

@@ -78,6 +78,10 @@ DT_DEVICE int bit_count(uint32_t x)
 {
     return __popc(x);
 }
+DT_DEVICE int shuffle_xor_int(int x, int lanes)
+{
+    return __shfl_xor_sync(~0u, x, lanes);
+}
 
 /* x, known to the compiler to be the same in all lanes: roles of warpgroups branch on it. */
 DT_DEVICE int uniform(int x)

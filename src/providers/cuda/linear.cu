@@ -1,0 +1,464 @@
+/* DT_OP_LINEAR on CUDA: plans the products of a call and launches them.
+ *
+ * Parts whose weights follow each other in memory, and whose results (or upstream gradients) are neighbouring columns
+ * of one buffer, are one product. U = scale * (keep * x) A^T is kept for backward; B of all parts is packed
+ * block-diagonally once a call, so that y += U B^T and dU = dY B are one product for such a group, too. */
+#include <deltune/op/linear.h>
+
+#include "providers/cuda/device.cuh"
+#include "providers/cuda/gemm.cuh"
+#include "providers/cuda/linear.cuh"
+
+/* A call: what the arguments say, and where its pieces lie in the workspace. */
+struct linear_call {
+    dt_exec *exec;
+    const dt_linear_args *args;
+    dt_err *err;
+    int64_t T, T_cap, in, out, R, R_padded; /* out: of all parts */
+    dt_dtype dtype;                         /* of activations */
+    size_t element;
+    bool convert;                           /* some weight is not of that dtype */
+    int64_t first[DT_LINEAR_MAX_PARTS + 1]; /* rows of all parts before part j */
+    void *gemm, *u, *du, *b, *weight;       /* weight: parts one after another, row pitch `in` */
+    size_t workspace_bytes;
+};
+/* Parts [first, first + count) as one product. */
+struct linear_group {
+    int first, count;
+    int64_t out;
+};
+
+static void *linear_take(char *base, size_t *used, int64_t rows, int64_t width, size_t element)
+{
+    void *at = base ? base + *used : NULL;
+    *used += dtp_round_up((size_t)rows * (size_t)width * element, 256);
+    return at;
+}
+static bool linear_adapted(const dt_linear_part *part)
+{
+    return dt_tensor_present(&part->lora_b);
+}
+/* Looks at shapes only when `workspace` is NULL. */
+static linear_call linear_plan(const dt_linear_args *a, void *workspace)
+{
+    linear_call c;
+    memset(&c, 0, sizeof c);
+    c.args = a;
+    c.T = a->T, c.T_cap = a->x.shape[0], c.in = a->x.shape[1];
+    c.dtype = a->x.dtype;
+    c.element = dt_dtype_size(c.dtype);
+    bool adapted = !workspace;
+    for (int j = 0; j < a->n_parts; j++)
+        adapted = adapted || linear_adapted(&a->part[j]);
+    c.R = adapted && a->lora_a.rank == 2 ? a->lora_a.shape[0] : 0;
+    c.R_padded = (int64_t)dtp_round_up((size_t)c.R, 8);
+    for (int j = 0; j < a->n_parts; j++) {
+        c.convert = c.convert || a->part[j].weight.dtype != c.dtype;
+        c.first[j + 1] = c.out += a->part[j].weight.shape[0];
+    }
+    size_t used = 0;
+    c.gemm = linear_take((char *)workspace, &used, 1, GEMM_WORKSPACE, 1);
+    c.u = linear_take((char *)workspace, &used, c.T_cap, c.R_padded, c.element);
+    c.du = linear_take((char *)workspace, &used, c.T_cap, c.R_padded, c.element);
+    c.b = linear_take((char *)workspace, &used, c.out, c.R_padded, c.element);
+    if (c.convert)
+        c.weight = linear_take((char *)workspace, &used, c.out, c.in, c.element);
+    c.workspace_bytes = used;
+    return c;
+}
+
+static linear_rows linear_rows_of(const dt_tensor *t)
+{
+    linear_rows r = {t->data, t->stride[0], t->dtype == DT_F32};
+    return r;
+}
+static linear_rows linear_low_rows(const linear_call *c, void *data)
+{
+    linear_rows r = {data, c->R_padded, c->dtype == DT_F32};
+    return r;
+}
+static gemm_matrix linear_matrix(const dt_tensor *t)
+{
+    gemm_matrix m = {t->data, t->stride[0], t->dtype};
+    return m;
+}
+static linear_mask linear_mask_of(const linear_call *c)
+{
+    const dt_linear_args *a = c->args;
+    linear_mask m = {a->values, a->seed, a->step, a->micro, a->input, dt_dropout_threshold(a->dropout), c->in};
+    return m;
+}
+/* What the masked sums are multiplied by. */
+static float linear_scale(const dt_linear_args *a)
+{
+    return a->lora_scale / (1.0f - a->dropout);
+}
+
+/* ---------------------------------------------------------------- groups */
+
+static const char *linear_end(const dt_tensor *t, int64_t elements)
+{
+    return (const char *)t->data + elements * (int64_t)dt_dtype_size(t->dtype);
+}
+static bool linear_below(const dt_tensor *upper, const dt_tensor *lower) /* its rows follow */
+{
+    return upper->dtype == lower->dtype && upper->stride[0] == lower->stride[0] &&
+           linear_end(upper, upper->shape[0] * upper->stride[0]) == (const char *)lower->data;
+}
+static bool linear_beside(const dt_tensor *left, const dt_tensor *right) /* its columns follow */
+{
+    return left->stride[0] == right->stride[0] && linear_end(left, left->shape[1]) == (const char *)right->data;
+}
+/* Both absent, or both there and `right`'s columns follow. */
+static bool linear_beside_or_absent(const dt_tensor *left, const dt_tensor *right)
+{
+    return dt_tensor_present(left) ? dt_tensor_present(right) && linear_beside(left, right) : !dt_tensor_present(right);
+}
+static bool linear_joins(const linear_call *c, int j, bool backward, bool weight_gradients)
+{
+    const dt_linear_part *a = &c->args->part[j - 1], *b = &c->args->part[j];
+    if (backward && weight_gradients)
+        return linear_beside(&a->dy, &b->dy) && dt_tensor_present(&b->dweight) &&
+               linear_below(&a->dweight, &b->dweight);
+    if (!c->convert && !linear_below(&a->weight, &b->weight))
+        return false;
+    return backward ? linear_beside(&a->dy, &b->dy)
+                    : linear_beside(&a->y, &b->y) && linear_beside_or_absent(&a->c, &b->c);
+}
+static linear_group linear_group_at(const linear_call *c, int first, bool backward, bool weight_gradients)
+{
+    linear_group g = {first, 1, c->args->part[first].weight.shape[0]};
+    while (first + g.count < c->args->n_parts && linear_joins(c, first + g.count, backward, weight_gradients))
+        g.out += c->args->part[first + g.count++].weight.shape[0];
+    return g;
+}
+static bool linear_group_adapted(const linear_call *c, const linear_group *g)
+{
+    for (int j = g->first; j < g->first + g->count; j++)
+        if (linear_adapted(&c->args->part[j]))
+            return true;
+    return false;
+}
+/* The group's weights, as stored or as converted. */
+static gemm_matrix linear_weights(const linear_call *c, const linear_group *g)
+{
+    if (!c->convert)
+        return linear_matrix(&c->args->part[g->first].weight);
+    gemm_matrix m = {(char *)c->weight + (size_t)(c->first[g->first] * c->in) * c->element, c->in, c->dtype};
+    return m;
+}
+static gemm_matrix linear_packed(const linear_call *c, const linear_group *g)
+{
+    gemm_matrix m = {(char *)c->b + (size_t)(c->first[g->first] * c->R_padded) * c->element, c->R_padded, c->dtype};
+    return m;
+}
+
+/* ---------------------------------------------------------------- pieces of both directions */
+
+static bool linear_units(const dt_tensor *t) /* rows of whole 16-byte units */
+{
+    return t->dtype == DT_BF16 && ((uintptr_t)t->data & 15) == 0 && t->stride[0] % 8 == 0 && t->shape[1] % 8 == 0;
+}
+static bool linear_fast(const linear_call *c)
+{
+    const dt_tensor *a = &c->args->lora_a;
+    return linear_units(&c->args->x) && ((uintptr_t)a->data & 15) == 0 && a->stride[0] % 4 == 0;
+}
+static dt_status linear_convert(const linear_call *c)
+{
+    dt_status st = DT_OK;
+    for (int j = 0; c->convert && st == DT_OK && j < c->args->n_parts; j++) {
+        linear_group one = {j, 1, 0};
+        gemm_matrix to = linear_weights(c, &one);
+        st = dtp_gemm_convert(c->exec, &c->args->part[j].weight, &to, c->err);
+    }
+    return st;
+}
+static dt_status linear_pack(const linear_call *c)
+{
+    linear_pack_params p;
+    memset(&p, 0, sizeof p);
+    for (int j = 0; j < c->args->n_parts; j++) {
+        const dt_tensor *b = &c->args->part[j].lora_b;
+        p.end[j] = c->first[j + 1];
+        if (!linear_adapted(&c->args->part[j]))
+            continue;
+        p.b[j] = (const float *)b->data;
+        p.pitch[j] = b->stride[0];
+        p.row[j] = (int32_t)c->args->part[j].lora_row;
+        p.rank[j] = (int32_t)b->shape[1];
+    }
+    p.out = linear_low_rows(c, c->b);
+    p.parts = c->args->n_parts;
+    p.R_padded = (int32_t)c->R_padded;
+    return DT_LAUNCH(c->err, c->exec, dtp_blocks(c->out * c->R_padded, LINEAR_THREADS), LINEAR_THREADS, 0,
+                     linear_pack_kernel, p);
+}
+static dt_status linear_zero_behind(const linear_call *c, const dt_tensor *t)
+{
+    return DT_LAUNCH(c->err, c->exec, dtp_blocks((c->T_cap - c->T) * t->shape[1], LINEAR_THREADS), LINEAR_THREADS, 0,
+                     linear_zero_kernel, linear_rows_of(t), c->T, c->T_cap - c->T, t->shape[1]);
+}
+
+template <int M_TILES, int GROUPS>
+static dt_status linear_launch_inner(const linear_call *c, const linear_inner_params &p)
+{
+    int64_t panels = dtp_blocks(p.R_padded, 8 * GROUPS);
+    int bytes = LINEAR_WARPS * 16 * M_TILES * 8 * GROUPS * (int)sizeof(float);
+    return DT_LAUNCH(c->err, c->exec, dtp_blocks(p.T, 16 * M_TILES) * panels, LINEAR_THREADS, bytes,
+                     (linear_inner_kernel<M_TILES, GROUPS>), p);
+}
+template <int GROUPS> static dt_status linear_launch_inner_rows(const linear_call *c, const linear_inner_params &p)
+{
+    /* few rows a block spread a short pack over the card, more read A less often */
+    return p.T < 4096 ? linear_launch_inner<1, GROUPS>(c, p) : linear_launch_inner<2, GROUPS>(c, p);
+}
+static dt_status linear_inner(const linear_call *c, void *u)
+{
+    const dt_tensor *a = &c->args->lora_a;
+    linear_inner_params p;
+    memset(&p, 0, sizeof p);
+    p.x = linear_rows_of(&c->args->x);
+    p.u = linear_low_rows(c, u);
+    p.a = (const float *)a->data;
+    p.a_pitch = a->stride[0];
+    p.T = c->T;
+    p.R = (int32_t)c->R, p.R_padded = (int32_t)c->R_padded;
+    p.scale = linear_scale(c->args);
+    p.mask = linear_mask_of(c);
+    if (!linear_fast(c))
+        return DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->R_padded, LINEAR_THREADS), LINEAR_THREADS, 0,
+                         linear_plain_inner_kernel, p);
+    return c->R_padded <= 8    ? linear_launch_inner_rows<1>(c, p)
+           : c->R_padded <= 16 ? linear_launch_inner_rows<2>(c, p)
+           : c->R_padded <= 32 ? linear_launch_inner_rows<4>(c, p)
+                               : linear_launch_inner_rows<8>(c, p);
+}
+
+/* ---------------------------------------------------------------- forward */
+
+static dt_status linear_group_forward(const linear_call *c, const linear_group *g, void *u)
+{
+    const dt_linear_part *part = &c->args->part[g->first];
+    gemm_product base = {c->T, g->out, c->in};
+    base.a = linear_matrix(&c->args->x);
+    base.b = linear_weights(c, g);
+    base.b_transposed = true;
+    base.d = linear_matrix(&part->y);
+    if (dt_tensor_present(&part->c))
+        base.c = linear_matrix(&part->c);
+    dt_status st = dtp_gemm(c->exec, &base, c->gemm, c->err);
+    if (st != DT_OK || !c->R || !linear_group_adapted(c, g))
+        return st;
+    gemm_product low = {c->T, g->out, c->R_padded};
+    low.a.data = u, low.a.pitch = c->R_padded, low.a.dtype = c->dtype;
+    low.b = linear_packed(c, g);
+    low.b_transposed = true;
+    low.c = low.d = base.d;
+    return dtp_gemm(c->exec, &low, c->gemm, c->err);
+}
+static dt_status linear_forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
+{
+    linear_call c = linear_plan((const dt_linear_args *)args, workspace);
+    c.exec = exec, c.err = err;
+    void *u = saved ? saved : c.u;
+    dt_status st = linear_convert(&c);
+    if (st == DT_OK && c.R)
+        st = linear_inner(&c, u);
+    if (st == DT_OK && c.R)
+        st = linear_pack(&c);
+    for (int j = 0; st == DT_OK && j < c.args->n_parts;) {
+        linear_group g = linear_group_at(&c, j, false, false);
+        st = linear_group_forward(&c, &g, u);
+        j += g.count;
+    }
+    for (int j = 0; st == DT_OK && j < c.args->n_parts; j++)
+        st = linear_zero_behind(&c, &c.args->part[j].y);
+    return st;
+}
+
+/* ---------------------------------------------------------------- backward */
+
+/* dU = sum of dY_j B_j over the groups; packed B has disjoint columns a part, so the groups' products add up. */
+static dt_status linear_low_gradient(const linear_call *c)
+{
+    dt_status st = DT_OK;
+    bool first = true;
+    for (int j = 0; st == DT_OK && j < c->args->n_parts;) {
+        linear_group g = linear_group_at(c, j, true, false);
+        if (linear_group_adapted(c, &g)) {
+            gemm_product p = {c->T, c->R_padded, g.out};
+            p.a = linear_matrix(&c->args->part[j].dy);
+            p.b = linear_packed(c, &g);
+            p.d.data = c->du, p.d.pitch = c->R_padded, p.d.dtype = c->dtype;
+            if (!first)
+                p.c = p.d;
+            st = dtp_gemm(c->exec, &p, c->gemm, c->err);
+            first = false;
+        }
+        j += g.count;
+    }
+    return st;
+}
+static dt_status linear_weight_gradients(const linear_call *c)
+{
+    dt_status st = DT_OK;
+    for (int j = 0; st == DT_OK && j < c->args->n_parts;) {
+        const dt_linear_part *part = &c->args->part[j];
+        linear_group g = {j, 1, part->weight.shape[0]};
+        if (dt_tensor_present(&part->dweight) && c->T > 0) {
+            g = linear_group_at(c, j, true, true);
+            gemm_product p = {g.out, c->in, c->T};
+            p.a = linear_matrix(&part->dy);
+            p.a_transposed = true;
+            p.b = linear_matrix(&c->args->x);
+            p.c = p.d = linear_matrix(&part->dweight);
+            st = dtp_gemm(c->exec, &p, c->gemm, c->err);
+        }
+        j += g.count;
+    }
+    return st;
+}
+static dt_status linear_adapter_input(const linear_call *c)
+{
+    const dt_tensor *a = &c->args->lora_a;
+    linear_input_params p;
+    memset(&p, 0, sizeof p);
+    p.du = linear_low_rows(c, c->du);
+    p.dx = linear_rows_of(&c->args->dx);
+    p.a = (const float *)a->data;
+    p.a_pitch = a->stride[0];
+    p.T = c->T;
+    p.R = (int32_t)c->R;
+    p.scale = linear_scale(c->args);
+    p.mask = linear_mask_of(c);
+    if (!linear_units(&c->args->dx))
+        return DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->in, LINEAR_THREADS), LINEAR_THREADS, 0,
+                         linear_plain_input_kernel, p);
+    int64_t blocks = dtp_blocks(c->in, 32 * LINEAR_WARPS) * dtp_blocks(c->T, LINEAR_ROW_STEP);
+    if (c->R <= 16)
+        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, 0, linear_input_kernel<1>, p);
+    if (c->R <= 32)
+        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, 0, linear_input_kernel<2>, p);
+    return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, 0, linear_input_kernel<4>, p);
+}
+/* dX = dX_add + sum of dY_j W_j, then the adapters' part. */
+static dt_status linear_input_gradient(const linear_call *c)
+{
+    const dt_tensor *dx = &c->args->dx, *add = &c->args->dx_add;
+    dt_status st = DT_OK;
+    gemm_matrix before = {NULL, 0, c->dtype};
+    if (dt_tensor_present(add))
+        before = linear_matrix(add);
+    for (int j = 0; st == DT_OK && j < c->args->n_parts;) {
+        linear_group g = linear_group_at(c, j, true, false);
+        gemm_product p = {c->T, c->in, g.out};
+        p.a = linear_matrix(&c->args->part[j].dy);
+        p.b = linear_weights(c, &g);
+        p.c = before;
+        p.d = before = linear_matrix(dx);
+        st = dtp_gemm(c->exec, &p, c->gemm, c->err);
+        j += g.count;
+    }
+    if (st == DT_OK && c->R)
+        st = linear_adapter_input(c);
+    return st == DT_OK ? linear_zero_behind(c, dx) : st;
+}
+
+static int64_t linear_items(const linear_gradient *g, bool fast)
+{
+    int64_t panels = (g->first + g->rank - 1) / 64 - g->first / 64 + 1;
+    return fast ? dtp_blocks(g->width, LINEAR_TILE) * panels : dtp_blocks(g->width * g->rank, LINEAR_THREADS);
+}
+/* dA and all dB in one launch. */
+static dt_status linear_adapter_gradients(const linear_call *c, void *u)
+{
+    const dt_linear_args *a = c->args;
+    linear_gradient_params p;
+    bool fast = linear_units(&a->x);
+    int64_t items = 0;
+    memset(&p, 0, sizeof p);
+    p.T = c->T;
+    p.mask = linear_mask_of(c);
+    if (dt_tensor_present(&a->dlora_a)) {
+        linear_gradient *g = &p.part[p.parts++];
+        *g = {linear_rows_of(&a->x),
+              c->in,
+              linear_low_rows(c, c->du),
+              (float *)a->dlora_a.data,
+              1,
+              a->dlora_a.stride[0],
+              0,
+              (int32_t)c->R,
+              linear_scale(a),
+              true,
+              0};
+    }
+    for (int j = 0; j < a->n_parts; j++) {
+        const dt_linear_part *part = &a->part[j];
+        if (!linear_adapted(part) || !dt_tensor_present(&part->dlora_b))
+            continue;
+        linear_gradient *g = &p.part[p.parts++];
+        *g = {linear_rows_of(&part->dy),
+              part->dy.shape[1],
+              linear_low_rows(c, u),
+              (float *)part->dlora_b.data,
+              part->dlora_b.stride[0],
+              1,
+              (int32_t)part->lora_row,
+              (int32_t)part->lora_b.shape[1],
+              1.0f,
+              false,
+              0};
+        fast = fast && linear_units(&part->dy);
+    }
+    for (int i = 0; i < p.parts; i++) {
+        p.part[i].first_item = items;
+        items += linear_items(&p.part[i], fast);
+    }
+    if (fast)
+        return DT_LAUNCH(c->err, c->exec, items, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_columns_kernel, p);
+    return DT_LAUNCH(c->err, c->exec, items, LINEAR_THREADS, 0, linear_plain_gradient_kernel, p);
+}
+static dt_status linear_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
+{
+    linear_call c = linear_plan((const dt_linear_args *)args, workspace);
+    c.exec = exec, c.err = err;
+    bool input = dt_tensor_present(&c.args->dx);
+    dt_status st = input ? linear_convert(&c) : DT_OK;
+    if (st == DT_OK && c.R)
+        st = linear_pack(&c);
+    if (st == DT_OK && c.R)
+        st = linear_low_gradient(&c);
+    if (st == DT_OK)
+        st = linear_weight_gradients(&c);
+    if (st == DT_OK && c.R)
+        st = linear_adapter_gradients(&c, (void *)(uintptr_t)saved);
+    return st == DT_OK && input ? linear_input_gradient(&c) : st;
+}
+
+static size_t linear_saved_bytes(const dt_exec *exec, const void *args)
+{
+    linear_call c = linear_plan((const dt_linear_args *)args, NULL);
+    (void)exec;
+    return (size_t)(c.T_cap * c.R_padded) * c.element;
+}
+static size_t linear_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
+{
+    (void)exec, (void)backward;
+    return linear_plan((const dt_linear_args *)args, NULL).workspace_bytes;
+}
+static int linear_probe(int device_index, char *why, size_t why_size)
+{
+    return dtp_gemm_probe(device_index, why, why_size);
+}
+
+extern "C" const dt_op_set dtp_cuda_linear = {sizeof(dt_op_set),
+                                              DT_OP_LINEAR,
+                                              DT_CAP_PACKED | DT_CAP_BACKWARD | DT_CAP_DETERMINISTIC,
+                                              NULL,
+                                              linear_saved_bytes,
+                                              linear_workspace_bytes,
+                                              linear_forward,
+                                              linear_backward,
+                                              linear_probe};

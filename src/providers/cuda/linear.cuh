@@ -1,0 +1,457 @@
+/* Kernels of the low-rank adapters (LoRA) of linear maps.
+ *
+ *     U = scale * (keep * x) A^T           linear_inner_*       keep: the dropout mask; scale holds 1/(1-p)
+ *     dx += scale * keep * (dU A)          linear_input_*
+ *     dA += scale * dU^T (keep * x)        linear_columns_kernel, linear_plain_gradient_kernel
+ *     dB_j += dY_j^T U_j                   the same
+ *
+ * Two families: bf16 ones for rows of whole 16-byte units, on mma.sync; plain ones for everything else (f32, odd
+ * widths), one thread an output, written for clarity. Sums run in an order that depends on shapes only. */
+#ifndef DT_CUDA_LINEAR_CUH
+#define DT_CUDA_LINEAR_CUH
+#include <deltune/operators.h>
+
+#include "core/philox.h"
+#include "providers/cuda/elements.cuh"
+#include "providers/cuda/mm.cuh"
+
+enum {
+    LINEAR_THREADS = 256,
+    LINEAR_WARPS = 8,
+    LINEAR_TILE = 64,  /* rows and columns of a tile of linear_columns_kernel */
+    LINEAR_STAGES = 4, /* tiles in flight there */
+    LINEAR_PARTS = 4,
+    LINEAR_ROW_STEP = 64 /* rows a block of linear_input_kernel visits */
+};
+
+struct linear_rows { /* [T, width] activations */
+    void *data;
+    int64_t pitch;
+    int is_float;
+};
+/* The dropout mask of x. */
+struct linear_mask {
+    const dt_step_values *values; /* seed, step, micro are read here when given */
+    uint64_t seed;
+    uint32_t step, micro, input, threshold; /* threshold 0: everything is kept */
+    int64_t width;
+};
+
+DT_DEVICE dt_dropout_key linear_key(const linear_mask &m)
+{
+    dt_dropout_key key = {m.seed, m.step, m.micro, m.input};
+    if (m.values)
+        key.seed = m.values->seed, key.step = m.values->step, key.micro = m.values->micro;
+    return key;
+}
+DT_DEVICE bool linear_kept(const linear_mask &m, const dt_dropout_key &key, int64_t t, int64_t i)
+{
+    uint64_t element = (uint64_t)(t * m.width + i);
+    return !m.threshold || (dt_dropout_mask8(key, element / 8, m.threshold) >> (element % 8) & 1);
+}
+/* Bits of elements i .. i + 7 of row t; i and the width are multiples of 8. */
+DT_DEVICE uint32_t linear_bits(const linear_mask &m, const dt_dropout_key &key, int64_t t, int64_t i)
+{
+    return m.threshold ? dt_dropout_mask8(key, (uint64_t)(t * m.width + i) / 8, m.threshold) : 0xffu;
+}
+/* Two bits to a mask over a pair of bf16. */
+DT_DEVICE uint32_t linear_pair(uint32_t bits)
+{
+    return (bits & 1u ? 0xffffu : 0u) | (bits & 2u ? 0xffff0000u : 0u);
+}
+DT_DEVICE uint4 linear_masked(const uint4 &x, uint32_t bits)
+{
+    return make_uint4(x.x & linear_pair(bits), x.y & linear_pair(bits >> 2), x.z & linear_pair(bits >> 4),
+                      x.w & linear_pair(bits >> 6));
+}
+
+/* ---------------------------------------------------------------- U = scale (keep x) A^T */
+
+struct linear_inner_params {
+    linear_rows x, u; /* u: row pitch R_padded, columns R.. are written 0 */
+    const float *a;   /* [R, width], f32, row pitch a_pitch */
+    int64_t a_pitch, T;
+    int32_t R, R_padded;
+    float scale;
+    linear_mask mask;
+};
+
+/* Eight consecutive elements of a row of A as two pairs of bf16 operands. */
+DT_DEVICE uint4 linear_load_a(const linear_inner_params &p, int row, int64_t i)
+{
+    if (row >= p.R || i >= p.mask.width)
+        return make_uint4(0, 0, 0, 0);
+    const float4 *from = (const float4 *)(p.a + (int64_t)row * p.a_pitch + i);
+    float4 low = from[0], high = from[1];
+    return make_uint4(pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y),
+                      pack_bf16(high.z, high.w));
+}
+DT_DEVICE uint4 linear_load_x(const linear_inner_params &p, int64_t t, int64_t i)
+{
+    return t < p.T && i < p.mask.width ? *(const uint4 *)((const uint16_t *)p.x.data + t * p.x.pitch + i)
+                                       : make_uint4(0, 0, 0, 0);
+}
+
+/* 16 * M_TILES rows by 8 * GROUPS columns of U a block. The eight warps share the width, 32 columns a step, and their
+ * sums are added in warp order.
+ *
+ * A thread loads 16 bytes of a row: columns 8 q .. 8 q + 7 of the step, q = lane % 4. As the order of summation is
+ * free, its first four elements are used as those that the fragments of one product want, the others as those of a
+ * second: no shared memory, and the eight elements of a thread are one block of the generator. */
+template <int M_TILES, int GROUPS> DT_KERNEL(LINEAR_THREADS, 1) linear_inner_kernel(const linear_inner_params p)
+{
+    DT_SHARED(shared);
+    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32,
+        panels = (p.R_padded + 8 * GROUPS - 1) / (8 * GROUPS);
+    int64_t t0 = (int64_t)blockIdx.x / panels * (16 * M_TILES) + lane / 4;
+    int column0 = (int)(blockIdx.x % panels) * 8 * GROUPS;
+    float sum[M_TILES][GROUPS][4];
+    dt_dropout_key key = linear_key(p.mask);
+    DT_UNROLL
+    for (int m = 0; m < M_TILES; m++) {
+        DT_UNROLL
+        for (int g = 0; g < GROUPS; g++)
+            sum[m][g][0] = sum[m][g][1] = sum[m][g][2] = sum[m][g][3] = 0.0f;
+    }
+    for (int64_t i0 = warp * 32; i0 < p.mask.width; i0 += LINEAR_WARPS * 32) {
+        int64_t i = i0 + 8 * (lane & 3);
+        uint4 x[M_TILES][2], a[GROUPS];
+        DT_UNROLL
+        for (int m = 0; m < M_TILES; m++) {
+            x[m][0] = linear_load_x(p, t0 + 16 * m, i);
+            x[m][1] = linear_load_x(p, t0 + 16 * m + 8, i);
+        }
+        DT_UNROLL
+        for (int g = 0; g < GROUPS; g++)
+            a[g] = linear_load_a(p, column0 + 8 * g + lane / 4, i);
+        DT_UNROLL
+        for (int m = 0; m < M_TILES; m++) {
+            uint4 low = linear_masked(x[m][0], linear_bits(p.mask, key, t0 + 16 * m, i)),
+                  high = linear_masked(x[m][1], linear_bits(p.mask, key, t0 + 16 * m + 8, i));
+            uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+            DT_UNROLL
+            for (int g = 0; g < GROUPS; g++) {
+                mma_bf16(sum[m][g], first, a[g].x, a[g].y);
+                mma_bf16(sum[m][g], second, a[g].z, a[g].w);
+            }
+        }
+    }
+    float *all = (float *)shared; /* [warp][row][column] */
+    const int columns = 8 * GROUPS, rows = 16 * M_TILES;
+    DT_UNROLL
+    for (int m = 0; m < M_TILES; m++) {
+        DT_UNROLL
+        for (int g = 0; g < GROUPS; g++) {
+            float *to = all + (warp * rows + 16 * m + lane / 4) * columns + 8 * g + 2 * (lane & 3);
+            to[0] = sum[m][g][0], to[1] = sum[m][g][1];
+            to[8 * columns] = sum[m][g][2], to[8 * columns + 1] = sum[m][g][3];
+        }
+    }
+    block_sync();
+    for (int k = (int)threadIdx.x; k < rows * columns; k += LINEAR_THREADS) {
+        float total = 0.0f;
+        for (int w = 0; w < LINEAR_WARPS; w++)
+            total += all[w * rows * columns + k];
+        int64_t t = t0 - lane / 4 + k / columns;
+        int column = column0 + k % columns;
+        if (t < p.T && column < p.R_padded)
+            ((uint16_t *)p.u.data)[t * p.u.pitch + column] = bf16_bits(p.scale * total);
+    }
+}
+DT_KERNEL(LINEAR_THREADS, 1) linear_plain_inner_kernel(const linear_inner_params p)
+{
+    int64_t k = (int64_t)blockIdx.x * LINEAR_THREADS + threadIdx.x, t = k / p.R_padded, r = k % p.R_padded;
+    if (t >= p.T)
+        return;
+    dt_dropout_key key = linear_key(p.mask);
+    float sum = 0.0f;
+    for (int64_t i = 0; r < p.R && i < p.mask.width; i++)
+        if (linear_kept(p.mask, key, t, i))
+            sum += load_element(p.x.data, p.x.is_float, t * p.x.pitch + i) * p.a[r * p.a_pitch + i];
+    store_element(p.u.data, p.u.is_float, t * p.u.pitch + r, p.scale * sum);
+}
+
+/* ---------------------------------------------------------------- dx += scale keep (dU A) */
+
+struct linear_input_params {
+    linear_rows du, dx;
+    const float *a;
+    int64_t a_pitch, T;
+    int32_t R;
+    float scale;
+    linear_mask mask;
+};
+
+/* A warp owns 32 columns and visits LINEAR_ROW_STEP rows. The columns of the four products are dealt so that a thread
+ * holds columns 8 q .. 8 q + 7 of its two rows: one block of the generator and one 16-byte unit each. STEPS 16-column
+ * steps of dU are one panel, whose part of A stays in registers; wider ranks take several panels. */
+template <int STEPS> DT_KERNEL(LINEAR_THREADS, 1) linear_input_kernel(const linear_input_params p)
+{
+    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32, q = lane & 3,
+        panels = (p.R + 16 * STEPS - 1) / (16 * STEPS);
+    int64_t groups = (p.mask.width + 32 * LINEAR_WARPS - 1) / (32 * LINEAR_WARPS);
+    int64_t i0 = ((int64_t)blockIdx.x % groups * LINEAR_WARPS + warp) * 32,
+            first = (int64_t)blockIdx.x / groups * LINEAR_ROW_STEP;
+    dt_dropout_key key = linear_key(p.mask);
+    uint32_t b[STEPS][4][2];
+    for (int64_t t0 = first; t0 < first + LINEAR_ROW_STEP && t0 < p.T; t0 += 16) {
+        float sum[4][4];
+        int64_t t = t0 + lane / 4;
+        DT_UNROLL
+        for (int g = 0; g < 4; g++)
+            sum[g][0] = sum[g][1] = sum[g][2] = sum[g][3] = 0.0f;
+        for (int panel = 0; panel < panels; panel++) {
+            DT_UNROLL
+            for (int s = 0; s < STEPS; s++) {
+                int r = panel * 16 * STEPS + 16 * s + 2 * q;
+                if (panels > 1 || t0 == first) {
+                    DT_UNROLL
+                    for (int g = 0; g < 4; g++) {
+                        int64_t i = i0 + 8 * (lane / 8) + 2 * g + (lane / 4 & 1);
+                        DT_UNROLL
+                        for (int h = 0; h < 2; h++) {
+                            const float *from = p.a + (int64_t)(r + 8 * h) * p.a_pitch + i;
+                            b[s][g][h] = pack_bf16(i < p.mask.width && r + 8 * h < p.R ? from[0] : 0.0f,
+                                                   i < p.mask.width && r + 8 * h + 1 < p.R ? from[p.a_pitch] : 0.0f);
+                        }
+                    }
+                }
+                uint32_t a[4];
+                DT_UNROLL
+                for (int k = 0; k < 4; k++) { /* columns from R on hold zeros up to the pitch, a multiple of 8 */
+                    int64_t row = t + (k & 1) * 8, column = r + (k >> 1) * 8;
+                    a[k] = row < p.T && column < p.R
+                               ? *(const uint32_t *)((const uint16_t *)p.du.data + row * p.du.pitch + column)
+                               : 0u;
+                }
+                DT_UNROLL
+                for (int g = 0; g < 4; g++)
+                    mma_bf16(sum[g], a, b[s][g][0], b[s][g][1]);
+            }
+        }
+        int64_t i = i0 + 8 * q;
+        DT_UNROLL
+        for (int h = 0; h < 2; h++) {
+            int64_t row = t + 8 * h;
+            if (row >= p.T || i >= p.mask.width)
+                continue;
+            uint4 *at = (uint4 *)((uint16_t *)p.dx.data + row * p.dx.pitch + i);
+            uint32_t bits = linear_bits(p.mask, key, row, i);
+            float x[8];
+            unpack8(x, *at);
+            DT_UNROLL
+            for (int g = 0; g < 4; g++) {
+                x[2 * g] += bits >> (2 * g) & 1 ? p.scale * sum[g][2 * h] : 0.0f;
+                x[2 * g + 1] += bits >> (2 * g + 1) & 1 ? p.scale * sum[g][2 * h + 1] : 0.0f;
+            }
+            *at = pack8(x);
+        }
+    }
+}
+DT_KERNEL(LINEAR_THREADS, 1) linear_plain_input_kernel(const linear_input_params p)
+{
+    int64_t k = (int64_t)blockIdx.x * LINEAR_THREADS + threadIdx.x, t = k / p.mask.width, i = k % p.mask.width;
+    if (t >= p.T || !linear_kept(p.mask, linear_key(p.mask), t, i))
+        return;
+    float sum = 0.0f;
+    for (int r = 0; r < p.R; r++)
+        sum += load_element(p.du.data, p.du.is_float, t * p.du.pitch + r) * p.a[r * p.a_pitch + i];
+    sum = p.scale * sum + load_element(p.dx.data, p.dx.is_float, t * p.dx.pitch + i);
+    store_element(p.dx.data, p.dx.is_float, t * p.dx.pitch + i, sum);
+}
+
+/* ---------------------------------------------------------------- dA and dB */
+
+/* One gradient: columns of `rows` against columns [first, first + rank) of `low`. */
+struct linear_gradient {
+    linear_rows rows;
+    int64_t width;
+    linear_rows low; /* U or dU: [T, R_padded] */
+    float *out;      /* element (column i, rank r) at i * column_stride + r * rank_stride; added to */
+    int64_t column_stride, rank_stride;
+    int32_t first, rank;
+    float scale;
+    int32_t masked;     /* rows are the input: the dropout mask applies */
+    int64_t first_item; /* blocks before it */
+};
+struct linear_gradient_params {
+    linear_gradient part[LINEAR_PARTS + 1];
+    int32_t parts;
+    int64_t T;
+    linear_mask mask;
+};
+
+DT_DEVICE linear_gradient linear_part_of(const linear_gradient_params &p, int64_t item)
+{
+    linear_gradient found = p.part[0];
+    DT_UNROLL
+    for (int i = 1; i < LINEAR_PARTS + 1; i++)
+        if (i < p.parts && item >= p.part[i].first_item)
+            found = p.part[i];
+    return found;
+}
+
+/* 64 columns of one gradient against a panel of 64 ranks, over all rows in order. Tiles of 64 rows arrive by
+ * asynchronous copies, LINEAR_STAGES - 1 ahead. Warp w owns columns 16 (w % 4) .. and of each tile the rows 32 (w / 4)
+ * ..; the two halves are added at the end. */
+enum { LINEAR_TILE_BYTES = LINEAR_TILE * 128, LINEAR_COLUMNS_BYTES = LINEAR_STAGES * 2 * LINEAR_TILE_BYTES };
+struct linear_columns {
+    int64_t column0; /* of the gradient's rows tensor */
+    int panel;       /* first column of the panel in U or dU */
+    int begin, end;  /* groups of 16 columns of the panel that are wanted */
+    uint32_t tiles;
+};
+/* Both operands of tile `tile`, this thread's two units each. Always one group of copies. */
+DT_DEVICE void linear_fetch(const linear_columns &c, const linear_gradient &part, int64_t tile, int64_t T)
+{
+    uint32_t to = c.tiles + (uint32_t)(tile % LINEAR_STAGES) * 2u * LINEAR_TILE_BYTES;
+    DT_UNROLL
+    for (int k = 0; k < 2; k++) {
+        int index = (int)threadIdx.x + k * LINEAR_THREADS, row = index / 8, unit = index % 8;
+        int64_t t = tile * LINEAR_TILE + row, i = c.column0 + unit * 8, r = c.panel + unit * 8;
+        if (tile * LINEAR_TILE >= T)
+            break;
+        bool x = t < T && i < part.width, low = t < T && r < part.low.pitch;
+        copy_async16(tile_unit(to, row, unit), (const uint16_t *)part.rows.data + (x ? t * part.rows.pitch + i : 0),
+                     x ? 16 : 0);
+        if (unit >= 2 * c.begin && unit < 2 * c.end)
+            copy_async16(tile_unit(to + LINEAR_TILE_BYTES, row, unit),
+                         (const uint16_t *)part.low.data + (low ? t * part.low.pitch + r : 0), low ? 16 : 0);
+    }
+    copy_commit();
+}
+/* Drops elements of the units this thread has fetched. */
+DT_DEVICE void linear_drop(const linear_columns &c, const linear_mask &mask, const dt_dropout_key &key, int64_t tile)
+{
+    uint32_t at = c.tiles + (uint32_t)(tile % LINEAR_STAGES) * 2u * LINEAR_TILE_BYTES;
+    DT_UNROLL
+    for (int k = 0; k < 2; k++) {
+        int index = (int)threadIdx.x + k * LINEAR_THREADS, row = index / 8, unit = index % 8;
+        uint32_t to = tile_unit(at, row, unit);
+        uint32_t bits = linear_bits(mask, key, tile * LINEAR_TILE + row, c.column0 + unit * 8);
+        store_shared16(to, linear_masked(load_shared16(to), bits));
+    }
+}
+DT_DEVICE void linear_multiply(float (&sum)[4][8], const linear_columns &c, int64_t tile)
+{
+    uint32_t rows = c.tiles + (uint32_t)(tile % LINEAR_STAGES) * 2u * LINEAR_TILE_BYTES, low = rows + LINEAR_TILE_BYTES;
+    int warp = (int)threadIdx.x / 32;
+    DT_UNROLL
+    for (int s = 0; s < 2; s++) {
+        int step = 2 * (warp / 4) + s;
+        uint32_t a[4], b[4];
+        load_a<MN_MAJOR>(a, rows, LINEAR_TILE_BYTES, step, 16 * (warp % 4));
+        DT_UNROLL
+        for (int j = 0; j < 4; j++)
+            if (j >= c.begin && j < c.end) {
+                load_b<MN_MAJOR>(b, low, LINEAR_TILE_BYTES, step, j);
+                mma_bf16(sum[j], a, b[0], b[1]);
+                mma_bf16(sum[j] + 4, a, b[2], b[3]);
+            }
+    }
+}
+DT_DEVICE void linear_add(const linear_gradient &part, int64_t column, int rank, float x)
+{
+    if (column < part.width && rank >= 0 && rank < part.rank)
+        part.out[column * part.column_stride + rank * part.rank_stride] += part.scale * x;
+}
+DT_KERNEL(LINEAR_THREADS, 2) linear_columns_kernel(const linear_gradient_params p)
+{
+    DT_SHARED(shared);
+    const linear_gradient part = linear_part_of(p, (int64_t)blockIdx.x);
+    dt_dropout_key key = linear_key(p.mask);
+    int64_t item = (int64_t)blockIdx.x - part.first_item, tiles = (p.T + LINEAR_TILE - 1) / LINEAR_TILE;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x & 31, panel0 = part.first / 64,
+        panels = (part.first + part.rank - 1) / 64 - panel0 + 1;
+    linear_columns c;
+    c.column0 = item / panels * LINEAR_TILE;
+    c.panel = (panel0 + (int)(item % panels)) * 64;
+    c.begin = part.first > c.panel ? (part.first - c.panel) / 16 : 0;
+    c.end = part.first + part.rank < c.panel + 64 ? (part.first + part.rank - c.panel + 15) / 16 : 4;
+    c.tiles = shared_address(shared);
+    float sum[4][8];
+    DT_UNROLL
+    for (int j = 0; j < 4; j++)
+        mm_clear(sum[j]);
+    for (int64_t tile = 0; tile < LINEAR_STAGES - 1; tile++)
+        linear_fetch(c, part, tile, p.T);
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        copy_wait<LINEAR_STAGES - 2>();
+        if (part.masked && p.mask.threshold)
+            linear_drop(c, p.mask, key, tile);
+        block_sync();
+        linear_fetch(c, part, tile + LINEAR_STAGES - 1, p.T);
+        linear_multiply(sum, c, tile);
+    }
+    float *half = (float *)shared; /* [column][rank] of the second half of the rows */
+    block_sync();
+    copy_wait<0>();
+    int at = (16 * (warp % 4) + lane / 4) * 64 + 2 * (lane & 3);
+    DT_UNROLL
+    for (int k = 0; k < 32; k++) { /* element k: group k/8, half k/4%2, row k/2%2, column k%2 */
+        int to = at + (k >> 3) * 16 + (k >> 2 & 1) * 8 + (k >> 1 & 1) * 8 * 64 + (k & 1);
+        if (warp >= 4)
+            half[to] = sum[k >> 3][k & 7];
+    }
+    block_sync();
+    if (warp >= 4)
+        return;
+    DT_UNROLL
+    for (int k = 0; k < 32; k++) {
+        int column = 16 * warp + lane / 4 + (k >> 1 & 1) * 8,
+            rank = (k >> 3) * 16 + (k >> 2 & 1) * 8 + 2 * (lane & 3) + (k & 1);
+        linear_add(part, c.column0 + column, c.panel + rank - part.first,
+                   sum[k >> 3][k & 7] + half[column * 64 + rank]);
+    }
+}
+/* One thread a gradient element; items are counted as LINEAR_THREADS elements. */
+DT_KERNEL(LINEAR_THREADS, 1) linear_plain_gradient_kernel(const linear_gradient_params p)
+{
+    const linear_gradient part = linear_part_of(p, (int64_t)blockIdx.x);
+    dt_dropout_key key = linear_key(p.mask);
+    int64_t k = ((int64_t)blockIdx.x - part.first_item) * LINEAR_THREADS + threadIdx.x, i = k / part.rank;
+    int rank = (int)(k % part.rank);
+    float sum = 0.0f;
+    if (i >= part.width)
+        return;
+    for (int64_t t = 0; t < p.T; t++)
+        if (!part.masked || linear_kept(p.mask, key, t, i))
+            sum += load_element(part.rows.data, part.rows.is_float, t * part.rows.pitch + i) *
+                   load_element(part.low.data, part.low.is_float, t * part.low.pitch + part.first + rank);
+    linear_add(part, i, rank, sum);
+}
+
+/* ---------------------------------------------------------------- packing */
+
+/* B_1 .. B_k, f32, as one block-diagonal matrix [out, R_padded] in the dtype of activations: part j's rows hold its B
+ * in columns row_j .. and zeros elsewhere. */
+struct linear_pack_params {
+    const float *b[LINEAR_PARTS];                   /* NULL: no adapter */
+    int64_t pitch[LINEAR_PARTS], end[LINEAR_PARTS]; /* end: rows of this and all parts before */
+    int32_t row[LINEAR_PARTS], rank[LINEAR_PARTS];
+    linear_rows out;
+    int32_t parts, R_padded;
+};
+DT_KERNEL(LINEAR_THREADS, 1) linear_pack_kernel(const linear_pack_params p)
+{
+    int64_t k = (int64_t)blockIdx.x * LINEAR_THREADS + threadIdx.x, o = k / p.R_padded;
+    int r = (int)(k % p.R_padded);
+    float x = 0.0f;
+    if (o >= p.end[p.parts - 1])
+        return;
+    DT_UNROLL
+    for (int j = 0; j < LINEAR_PARTS; j++) {
+        int64_t before = j ? p.end[j ? j - 1 : 0] : 0;
+        if (j < p.parts && o >= before && o < p.end[j] && p.b[j] && r >= p.row[j] && r < p.row[j] + p.rank[j])
+            x = p.b[j][(o - before) * p.pitch[j] + r - p.row[j]];
+    }
+    store_element(p.out.data, p.out.is_float, o * p.out.pitch + r, x);
+}
+
+DT_KERNEL(LINEAR_THREADS, 1) linear_zero_kernel(const linear_rows to, int64_t first, int64_t rows, int64_t width)
+{
+    int64_t k = (int64_t)blockIdx.x * LINEAR_THREADS + threadIdx.x;
+    if (k < rows * width)
+        store_element(to.data, to.is_float, (first + k / width) * to.pitch + k % width, 0.0f);
+}
+#endif
