@@ -42,7 +42,7 @@ static inline char *on_device(const char *arguments)
     const char *device = strstr(arguments, "--device cuda") ? NULL : getenv("DT_TEST_DEVICE");
     bool trains = strncmp(arguments, "sft ", 4) == 0, answers = strncmp(arguments, "infer ", 6) == 0;
     char *all = dtp_format("%s %s %s", arguments, device && (trains || answers) ? device : "",
-                           device && trains ? "--torch_dtype float32" : "");
+                           device && trains && !strstr(arguments, "--torch_dtype") ? "--torch_dtype float32" : "");
     assert_non_null(all);
     return all;
 }
