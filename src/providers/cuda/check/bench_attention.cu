@@ -72,8 +72,14 @@ static void bench_pack(const dt_provider *provider, dt_exec *exec, int64_t T, in
         cudaFree(m);
 }
 
-extern "C" void bench_attention(const dt_provider *provider, dt_exec *exec, FILE *json)
+extern "C" void bench_attention(const dt_provider *provider, dt_exec *exec, const char *only, FILE *json)
 {
+    long long T;
+    int n;
+    if (only && sscanf(only, "attention/%lld/%d", &T, &n) == 2) {
+        bench_pack(provider, exec, T, n, json);
+        return;
+    }
     static const struct {
         int64_t T;
         int n;
