@@ -65,20 +65,22 @@ static void print_case(const dt_case_report *report)
     const dt_case_result *worst = NULL;
     for (int i = 0; i < report->n_results; i++) {
         const dt_case_result *r = &report->result[i];
-        if (!worst || r->comparison.ratio / r->tolerance > worst->comparison.ratio / worst->tolerance)
+        if (r->comparison.negligible && !(r->comparison.ratio <= r->tolerance)) /* a ratio of numbers next to nothing */
+            continue;
+        if (!worst || !(r->comparison.ratio / r->tolerance <= worst->comparison.ratio / worst->tolerance))
             worst = r;
     }
     printf("%-6s %-28s %-10s", report->passed ? "ok" : "FAILED", report->name,
            report->provider ? report->provider : "-");
     if (worst)
-        printf(" worst %s %.1e (of %.0e)", worst->tensor, worst->comparison.ratio, worst->tolerance);
+        printf(" worst %s %.1e (of %.1e)", worst->tensor, worst->comparison.ratio, worst->tolerance);
     putchar('\n');
     if (report->fault[0])
         printf("       %s\n", report->fault);
     for (int i = 0; i < report->n_results; i++) {
         const dt_case_result *r = &report->result[i];
         if (!r->comparison.passed)
-            printf("       %s: ratio %.2e (of %.0e), worst slice %.2e: sample %lld, head %lld\n", r->tensor,
+            printf("       %s: ratio %.2e (of %.1e), worst slice %.2e: sample %lld, head %lld\n", r->tensor,
                    r->comparison.ratio, r->tolerance, r->comparison.worst_ratio, (long long)r->comparison.worst_n,
                    (long long)r->comparison.worst_head);
     }
@@ -267,6 +269,10 @@ static int run(const dt_args *args, dt_err *err)
     }
     if (status == DT_OK && !whole_model)
         print_end(&tally, args);
+    if (status == DT_OK && !whole_model && tally.passed + tally.failed == 0)
+        status = dt_fail(err, DT_E_UNAVAILABLE,
+                         "nothing was checked: the provider asked for serves none of these operators on %s",
+                         dt_device_name(exec->device));
     json_decref(tally.list);
     dt_exec_free(exec);
     dt_ctx_free(ctx);

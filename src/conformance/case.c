@@ -47,7 +47,7 @@ dt_case_tensor *dtp_case_add(dt_case *c, const char *name, int rank, const int64
     return t;
 }
 
-dt_case_tensor *dtp_case_find(dt_case *c, const char *name)
+const dt_case_tensor *dtp_case_find(const dt_case *c, const char *name)
 {
     for (int i = 0; i < c->n; i++)
         if (strcmp(c->tensor[i].binding->name, name) == 0)

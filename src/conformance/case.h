@@ -14,7 +14,7 @@ typedef struct dt_case_tensor {
     int rank;
 } dt_case_tensor;
 
-typedef struct dt_case {
+struct dt_case {
     char name[96]; /* file name without folder and ending, or what a generator calls it */
     const dt_op_binding *op;
     int n;
@@ -24,7 +24,7 @@ typedef struct dt_case {
     int64_t n_seq;
     char *params;                                  /* JSON text */
     _Alignas(64) unsigned char args[DT_CASE_ARGS]; /* the argument struct with its scalars set */
-} dt_case;
+};
 
 /* Errors: DT_E_IO, DT_E_FORMAT (with file and tensor), DT_E_UNSUPPORTED for an operator without cases. */
 dt_status dtp_case_open(dt_case *out, const char *path, dt_err *err);
@@ -33,7 +33,7 @@ dt_status dtp_case_create(dt_case *out, dt_op op, const char *name, const char *
 /* Adds a tensor of the operator's bindings, zeroed; NULL when the name is unknown or memory is out. */
 dt_case_tensor *dtp_case_add(dt_case *c, const char *name, int rank, const int64_t *shape);
 dt_status dtp_case_set_boundaries(dt_case *c, const int32_t *cu_seqlens, int64_t n_seq, dt_err *err);
-dt_case_tensor *dtp_case_find(dt_case *c, const char *name); /* NULL when absent */
+const dt_case_tensor *dtp_case_find(const dt_case *c, const char *name); /* NULL when absent */
 dt_status dtp_case_save(const dt_case *c, const char *path, dt_err *err);
 void dtp_case_free(dt_case *c); /* accepts a zeroed one */
 

@@ -1,5 +1,6 @@
 #include "conformance/case_run.h"
 
+#include "conformance/case_extras.h"
 #include "conformance/guarded.h"
 #include "core/memory.h"
 
@@ -13,7 +14,7 @@ typedef struct dt_run {
     const dt_case *c;
     const dt_case_setup *setup;
     dt_guarded buffer[DT_CASE_MAX_TENSORS];
-    void *cu_device;
+    dt_case_extras extras;
     _Alignas(64) unsigned char args[DT_CASE_ARGS];
     dt_saved saved;
     bool backward;
@@ -79,82 +80,147 @@ static float *spread(const dt_run *run, int i)
     return image;
 }
 
+/* What the buffer holds before the call: given values; zeros where the call adds; NaN elsewhere, from its creation on.
+ */
+static dt_status fill_buffer(dt_run *run, int i, dt_err *err)
+{
+    const dt_binding *b = run->c->tensor[i].binding;
+    if (!dtp_binding_has_buffer(b))
+        return DT_OK;
+    if (!dtp_binding_is_given(b))
+        return b->role == DT_ROLE_GRADIENT && b->place == DT_PLACE_PARAM
+                   ? dt_exec_zero(run->exec, run->buffer[i].tensor.data, run->buffer[i].bytes, err)
+                   : DT_OK;
+    float *image = spread(run, i);
+    dt_status status = image ? dtp_guarded_write(&run->buffer[i], run->exec, image, err)
+                             : dt_fail(err, DT_E_NOMEM, "%s: out of memory", run->c->name);
+    free(image);
+    return status;
+}
+
+static dt_status fill_buffers(dt_run *run, dt_err *err)
+{
+    dt_status status = DT_OK;
+    for (int i = 0; i < run->c->n && status == DT_OK; i++)
+        status = fill_buffer(run, i, err);
+    return status;
+}
+
 static dt_status make_buffer(dt_run *run, int i, dt_err *err)
 {
     const dt_case_tensor *t = &run->c->tensor[i];
+    run->backward |= t->binding->role == DT_ROLE_UPSTREAM;
+    if (!dtp_binding_has_buffer(t->binding))
+        return DT_OK;
     int rank;
     int64_t shape[DT_MAX_RANK] = {1, 1, 1, 1};
     buffer_shape(run, t, &rank, shape);
     const dt_dtype dtypes[] = {
         [DT_STORE_ACT] = run->setup->activation, [DT_STORE_F32] = DT_F32, [DT_STORE_I32] = DT_I32};
-    dt_dtype dtype = dtypes[t->binding->storage];
-    dt_status status = dtp_guarded_create(&run->buffer[i], run->exec, dtype, rank, shape, err);
-    if (status == DT_OK && dtp_binding_is_given(t->binding)) {
-        float *image = spread(run, i);
-        status = image ? dtp_guarded_write(&run->buffer[i], run->exec, image, err)
-                       : dt_fail(err, DT_E_NOMEM, "%s: out of memory", run->c->name);
-        free(image);
-    } else if (status == DT_OK && t->binding->role == DT_ROLE_GRADIENT && t->binding->place == DT_PLACE_PARAM) {
-        status = dt_exec_zero(run->exec, run->buffer[i].tensor.data, run->buffer[i].bytes, err);
-    }
+    dt_status status = dtp_guarded_create(&run->buffer[i], run->exec, dtypes[t->binding->storage], rank, shape, err);
     if (status != DT_OK)
         return status;
     dt_tensor view = view_of(run, i);
     memcpy(run->args + t->binding->offset, &view, sizeof view);
-    run->backward |= t->binding->role == DT_ROLE_UPSTREAM;
     return DT_OK;
 }
 
-static dt_status set_rows(dt_run *run, dt_err *err)
+/* Forward and backward, queued. */
+static dt_status issue(dt_run *run, dt_err *err)
 {
-    const dt_case *c = run->c;
-    if (c->op->T_offset)
-        memcpy(run->args + c->op->T_offset, &c->rows, sizeof c->rows);
-    if (!c->op->seqs_offset)
-        return DT_OK;
-    dt_seqs seqs = {.cu_seqlens = c->cu_seqlens,
-                    .n_seq = c->n_seq,
-                    .n_seq_cap = c->n_seq,
-                    .T = c->rows,
-                    .T_cap = c->rows + run->setup->extra_rows};
-    if (run->exec->device != DT_DEVICE_CPU) {
-        size_t bytes = (size_t)(c->n_seq + 1) * sizeof(int32_t);
-        dt_status status = dt_exec_alloc(run->exec, &run->cu_device, bytes, err);
-        if (status == DT_OK)
-            status = dt_exec_upload(run->exec, run->cu_device, c->cu_seqlens, bytes, err);
-        if (status != DT_OK)
-            return status;
-        seqs.cu_seqlens_device = run->cu_device;
-    }
-    memcpy(run->args + c->op->seqs_offset, &seqs, sizeof seqs);
-    return DT_OK;
+    dt_op op = run->c->op->op;
+    dt_status status = dt_op_forward(run->exec, op, run->args, run->backward ? &run->saved : NULL, err);
+    return status == DT_OK && run->backward ? dt_op_backward(run->exec, op, run->args, &run->saved, err) : status;
+}
+
+/* Records the call, replays it with other step values and boundaries, then with the right ones: a value that was taken
+ * when the call was recorded shows. */
+static dt_status record_and_replay(dt_run *run, dt_err *err)
+{
+    size_t workspace = 0;
+    dt_recording *recording = NULL;
+    dt_status status = dt_op_workspace_bytes(run->exec, run->c->op->op, run->args, &workspace, err);
+    if (status == DT_OK)
+        status = dt_exec_reserve(run->exec, workspace, err);
+    if (status == DT_OK)
+        status = dtp_case_extras_upload(&run->extras, run->exec, true, err);
+    if (status == DT_OK)
+        status = dt_exec_record_begin(run->exec, err);
+    if (status != DT_OK)
+        return status;
+    status = issue(run, err);
+    dt_status ended = dt_exec_record_end(run->exec, status == DT_OK ? &recording : NULL, status == DT_OK ? err : NULL);
+    status = status == DT_OK ? ended : status;
+    if (status == DT_OK)
+        status = dt_exec_replay(run->exec, recording, err);
+    if (status == DT_OK)
+        status = dtp_case_extras_upload(&run->extras, run->exec, false, err);
+    if (status == DT_OK)
+        status = fill_buffers(run, err);
+    if (status == DT_OK)
+        status = dt_exec_replay(run->exec, recording, err);
+    if (status == DT_OK)
+        status = dt_exec_synchronize(run->exec, err);
+    dt_exec_recording_release(run->exec, recording);
+    return status;
+}
+
+/* What forward keeps begins as NaN: backward must not read what forward did not write. */
+static dt_status make_saved(dt_run *run, dt_err *err)
+{
+    dt_status status = dt_op_saved_bytes(run->exec, run->c->op->op, run->args, &run->saved.bytes, err);
+    if (status == DT_OK)
+        status = dt_exec_alloc(run->exec, &run->saved.data, run->saved.bytes, err);
+    if (status != DT_OK || run->saved.bytes == 0)
+        return status;
+    void *image = malloc(run->saved.bytes);
+    if (!image)
+        return dt_fail(err, DT_E_NOMEM, "%s: out of memory", run->c->name);
+    memset(image, 0xFF, run->saved.bytes);
+    status = dt_exec_upload(run->exec, run->saved.data, image, run->saved.bytes, err);
+    if (status == DT_OK)
+        status = dt_exec_synchronize(run->exec, err);
+    free(image);
+    return status;
 }
 
 static dt_status call(dt_run *run, dt_err *err)
 {
-    dt_op op = run->c->op->op;
-    dt_status status = dt_op_saved_bytes(run->exec, op, run->args, &run->saved.bytes, err);
+    dt_status status = make_saved(run, err);
+    if (status == DT_OK && run->setup->recorded && dt_exec_can_record(run->exec))
+        return record_and_replay(run, err);
     if (status == DT_OK)
-        status = dt_exec_alloc(run->exec, &run->saved.data, run->saved.bytes, err);
-    if (status == DT_OK)
-        status = dt_op_forward(run->exec, op, run->args, run->backward ? &run->saved : NULL, err);
-    if (status == DT_OK && run->backward)
-        status = dt_op_backward(run->exec, op, run->args, &run->saved, err);
+        status = issue(run, err);
     if (status == DT_OK)
         status = dt_exec_synchronize(run->exec, err);
     return status;
+}
+
+/* Where the i-th tensor is: in its own buffer, or in that of the input it updates. */
+static int buffer_of(const dt_case *c, int i)
+{
+    const char *input = c->tensor[i].binding->updates;
+    for (int other = 0; input && other < c->n; other++)
+        if (strcmp(c->tensor[other].binding->name, input) == 0)
+            return other;
+    return i;
 }
 
 /* Takes a result out of its buffer: values of the T rows; what lies beyond them and between them is looked at. */
 static dt_status collect(dt_run *run, int i, dt_case_outcome *out, dt_err *err)
 {
     const dt_case_tensor *t = &run->c->tensor[i];
-    const dt_tensor *b = &run->buffer[i].tensor;
+    out->values[i] = dtp_calloc((size_t)t->count, sizeof(float));
+    if (!out->values[i])
+        return dt_fail(err, DT_E_NOMEM, "%s: out of memory", run->c->name);
+    if (!dtp_binding_has_buffer(t->binding) && !t->binding->updates)
+        return dtp_case_extras_result(&run->extras, run->exec, t->binding, out->values[i], err);
+    const dt_guarded *buffer = &run->buffer[buffer_of(run->c, i)];
+    const dt_tensor *b = &buffer->tensor;
     int64_t count = dt_tensor_numel(b);
     float *image = dtp_calloc((size_t)count, sizeof *image);
-    out->values[i] = dtp_calloc((size_t)t->count, sizeof(float));
-    dt_status status = image && out->values[i] ? dtp_guarded_read(&run->buffer[i], run->exec, image, err)
-                                               : dt_fail(err, DT_E_NOMEM, "%s: out of memory", run->c->name);
+    dt_status status = image ? dtp_guarded_read(buffer, run->exec, image, err)
+                             : dt_fail(err, DT_E_NOMEM, "%s: out of memory", run->c->name);
     if (status == DT_OK && !has_rows(t)) {
         memcpy(out->values[i], image, (size_t)t->count * sizeof *image);
     } else if (status == DT_OK) {
@@ -181,6 +247,8 @@ static dt_status look_at_guards(dt_run *run, dt_case_outcome *out, dt_err *err)
 {
     for (int i = 0; i < run->c->n; i++) {
         dt_err guard = {0};
+        if (!dtp_binding_has_buffer(run->c->tensor[i].binding))
+            continue;
         dt_status status = dtp_guarded_verify(&run->buffer[i], run->exec, run->c->tensor[i].binding->name, &guard);
         if (status == DT_E_INTERNAL && !out->fault[0])
             snprintf(out->fault, sizeof out->fault, "%s", guard.text);
@@ -212,7 +280,9 @@ dt_status dtp_case_run(dt_exec *exec, const dt_case *c, const dt_case_setup *set
     for (int i = 0; i < c->n && status == DT_OK; i++)
         status = make_buffer(run, i, err);
     if (status == DT_OK)
-        status = set_rows(run, err);
+        status = fill_buffers(run, err);
+    if (status == DT_OK)
+        status = dtp_case_extras_create(&run->extras, exec, c, setup, run->args, err);
     if (status == DT_OK) {
         dt_err fault = {0};
         dt_op_info info;
@@ -230,7 +300,7 @@ dt_status dtp_case_run(dt_exec *exec, const dt_case *c, const dt_case_setup *set
     for (int i = 0; i < c->n; i++)
         dtp_guarded_free(&run->buffer[i], exec);
     dt_exec_release(exec, run->saved.data);
-    dt_exec_release(exec, run->cu_device);
+    dtp_case_extras_free(&run->extras, exec);
     free(run);
     if (status != DT_OK)
         dtp_case_outcome_free(out);

@@ -9,6 +9,11 @@ typedef struct dt_case_setup {
     dt_dtype activation;  /* DT_F32 or DT_BF16 */
     int64_t extra_rows;   /* capacity beyond T: filled with 1 in inputs, must come out 0 */
     int64_t row_pad;      /* elements (NaN) between the rows of activation tensors: strided views */
+    int64_t extra_seqs;   /* capacity of the boundary list beyond n_seq */
+    /* As in a recorded step: what changes from step to step is in device memory only - dt_step_values, the boundaries -
+     * and the host's copies are wrong. Devices that can record do so; there the call is replayed with other contents
+     * first. */
+    bool recorded;
 } dt_case_setup;
 
 /* What a run gave: a computed copy of every output and gradient of the case. */

@@ -18,6 +18,7 @@ typedef enum dt_slicing {
 
 typedef struct dt_comparison {
     double ratio;                /* of the whole tensor; NaN when a value is not finite */
+    bool negligible;             /* no element is off by more than 1e-6: the tensor passes whatever its ratio */
     double worst_ratio;          /* of the worst slice that did not pass by its absolute error */
     int64_t worst_n, worst_head; /* that slice; -1 where the slicing has no such index */
     bool passed;
@@ -29,7 +30,8 @@ typedef struct dt_comparison_rule {
     double tolerance;       /* of the whole tensor */
     double slice_tolerance; /* of a slice, relative to max(RMS(slice), slice_floor * RMS(tensor)) */
     double slice_floor;     /* 0 in fp32 checks */
-    /* Rows whose entry is true form a slice of their own (inputs that are all zero); NULL = none. [rows * heads] */
+    /* Rows whose entry is true form a slice of their own, which does not count in the tensor (inputs that are all zero:
+     * their gradients may be a thousand times those of others); NULL = none. [rows * heads] */
     const bool *apart;
 } dt_comparison_rule;
 

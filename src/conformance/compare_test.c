@@ -40,6 +40,28 @@ static void rows_set_apart_are_judged_together(void **state)
     assert_true(dtp_compare(x, ref, 4, 2, 1, cu, 2, &rule).passed);
 }
 
+/* A row set apart, a thousand times larger, neither hides an error of others nor is hidden itself. */
+static void rows_set_apart_do_not_count_in_the_tensor(void **state)
+{
+    (void)state;
+    float x[8], large[8];
+    memcpy(large, ref, sizeof large);
+    large[6] = large[7] = 5000;
+    memcpy(x, large, sizeof x);
+    bool apart[8] = {false};
+    apart[6] = apart[7] = true;
+    dt_comparison_rule rule = {DT_SLICE_SEQUENCE_HEAD, 1e-3, 1e-2, 0.25, apart};
+    x[0] += 0.05f;
+    assert_false(dtp_compare(x, large, 4, 2, 1, cu, 2, &rule).passed);
+    rule.apart = NULL;
+    assert_true(dtp_compare(x, large, 4, 2, 1, cu, 2, &rule).passed);
+    x[0] = large[0];
+    x[6] += 100;
+    rule.apart = apart;
+    dt_comparison c = dtp_compare(x, large, 4, 2, 1, cu, 2, &rule);
+    assert_true(c.ratio == 0 && !c.passed && c.worst_n == -1);
+}
+
 static void nan_fails_wherever_it_is(void **state)
 {
     (void)state;
@@ -59,6 +81,7 @@ static void tiny_absolute_errors_pass(void **state)
     float zero[2] = {0, 0}, x[2] = {9e-7f, 0};
     dt_comparison_rule states = {DT_SLICE_STATE, 1e-5, 1e-5, 0, NULL};
     assert_true(dtp_compare(x, zero, 2, 1, 1, NULL, 0, &states).passed);
+    assert_true(dtp_compare(x, zero, 2, 1, 1, NULL, 0, &states).negligible);
     x[0] = 2e-6f;
     assert_false(dtp_compare(x, zero, 2, 1, 1, NULL, 0, &states).passed);
 }
@@ -69,6 +92,7 @@ int main(void)
         cmocka_unit_test(equal_tensors_pass),
         cmocka_unit_test(a_wrong_short_sample_fails_although_the_tensor_passes),
         cmocka_unit_test(rows_set_apart_are_judged_together),
+        cmocka_unit_test(rows_set_apart_do_not_count_in_the_tensor),
         cmocka_unit_test(nan_fails_wherever_it_is),
         cmocka_unit_test(tiny_absolute_errors_pass),
     };

@@ -2,9 +2,11 @@
 
 #include "conformance/case_run.h"
 #include "conformance/generate_case.h"
+#include "conformance/tolerances.h"
 #include "core/file.h"
 
 #include <deltune/provider.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,8 +15,9 @@
 
 const char *dtp_property_name(dt_property property)
 {
-    static const char *const names[DT_PROPERTIES] = {"backward",   "reference", "guards",  "separate", "leak",
-                                                     "boundaries", "capacity",  "strides", "repeat",   "threads"};
+    static const char *const names[DT_PROPERTIES] = {"backward", "reference",  "guards",   "separate",
+                                                     "leak",     "boundaries", "capacity", "strides",
+                                                     "recorded", "repeat",     "threads"};
     return (unsigned)property < DT_PROPERTIES ? names[property] : "unknown";
 }
 
@@ -49,13 +52,32 @@ static void fail(dt_judge *j, dt_property property, const char *format, ...)
     j->report->failed[property] = true;
 }
 
-/* The tolerances of cases, with a floor for slices whose reference vanishes: a sample of one token has dq = dk = 0 in
- * attention, as the difference of two equal sums that rounding makes unequal. */
-static void tolerances(const dt_judge *j, const dt_binding *b, dt_comparison_rule *rule)
+/* The RMS of a few errors is no statistic yet, which only shows where the limit is not far above what is expected: in
+ * bf16. Errors of n independent roundings scatter by about 1 / sqrt(n). Where an intermediate value was rounded the
+ * error is shared by a whole vector, and a single vector may be small by cancellation (v . do of the only token) while
+ * its error is not: the ratio of n such vectors has a tail like 1 / n. */
+static double few_errors(const dt_case_tensor *t)
 {
-    dtp_case_tolerances(j->c.op->op, j->options->activation, b, rule);
+    if (t->count == 0)
+        return 1;
+    if (t->binding->roundings == 1 || t->rank == 1)
+        return 1 + 2 / sqrt((double)t->count);
+    return 1 + 32 / ((double)t->count / (double)t->shape[t->rank - 1]);
+}
+
+/* The tolerances of cases, with a floor for slices whose reference vanishes: a sample of one token has dq = dk = 0 in
+ * attention, as the difference of two equal sums that rounding makes unequal. In bf16 a slice of one or two numbers
+ * (dbeta of a short sample) is held against the whole tensor. */
+static void tolerances(const dt_judge *j, const dt_case *c, int i, dt_comparison_rule *rule)
+{
+    dtp_case_tolerances(c, i, j->options->activation, rule);
     if (rule->slice_floor < 0.1)
         rule->slice_floor = 0.1;
+    if (j->options->activation == DT_BF16) {
+        rule->tolerance *= few_errors(&c->tensor[i]);
+        rule->slice_tolerance = fmax(rule->slice_tolerance, rule->tolerance);
+        rule->slice_floor = 1;
+    }
 }
 
 static bool is_result(const dt_judge *j, int i)
@@ -71,7 +93,7 @@ static void compare_all(dt_judge *j, dt_property property, float *const got[], f
         if (!is_result(j, i) || !got[i])
             continue;
         dt_comparison_rule rule = {0};
-        tolerances(j, j->c.tensor[i].binding, &rule);
+        tolerances(j, &j->c, i, &rule);
         dt_comparison x = dtp_case_compare(&j->c, i, got[i], expected[i], &rule);
         if (!x.passed) {
             fail(j, property, "%s: %s is wrong: ratio %.2g (of %.0e), worst slice %.2g at sample %lld, head %lld", what,
@@ -120,11 +142,14 @@ static dt_status check_other_layouts(dt_judge *j, dt_err *err)
         int64_t extra_rows, row_pad;
         const char *what;
     } layouts[] = {{DT_PROPERTY_CAPACITY, 37, 0, "with rows beyond the last sample"},
-                   {DT_PROPERTY_STRIDES, 0, 8, "in strided views"}};
+                   {DT_PROPERTY_STRIDES, 0, 8, "in strided views"},
+                   {DT_PROPERTY_RECORDED, 0, 0, "recorded"}};
     for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++) {
         dt_case_setup setup = j->setup;
         setup.extra_rows = layouts[l].extra_rows;
         setup.row_pad = layouts[l].row_pad;
+        setup.recorded = layouts[l].property == DT_PROPERTY_RECORDED;
+        setup.extra_seqs = setup.recorded || setup.extra_rows ? 2 : 0;
         dt_case_outcome out;
         dt_status status;
         if (run_again(j, layouts[l].property, &j->c, &setup, &out, &status, err)) {
@@ -200,7 +225,7 @@ static dt_status check_separate(dt_judge *j, dt_err *err)
                     continue;
                 part_of(&j->c, &j->c.tensor[i], n, &begin, &count);
                 dt_comparison_rule rule = {0};
-                tolerances(j, one.tensor[i].binding, &rule);
+                tolerances(j, &one, i, &rule);
                 dt_comparison x = dtp_case_compare(&one, i, j->outcome.values[i] + begin, out.values[i], &rule);
                 if (!x.passed)
                     fail(j, DT_PROPERTY_SEPARATE,
@@ -269,7 +294,7 @@ static dt_status check_boundaries(dt_judge *j, dt_err *err)
     if (memcmp(before, cu, (size_t)(n + 1) * sizeof *cu) == 0 && cu[1] < cu[2])
         cu[1]++;
     dt_case_outcome mine = {0}, reference = {0};
-    dt_case_setup oracle = {"reference", DT_F32, 0, 0};
+    dt_case_setup oracle = {.provider = "reference", .activation = DT_F32};
     dt_status status;
     if (run_again(j, DT_PROPERTY_BOUNDARIES, &j->c, &j->setup, &mine, &status, err)) {
         status = dtp_case_run(j->exec, &j->c, &oracle, &reference, err);
@@ -333,7 +358,7 @@ static dt_status check_threads(dt_judge *j, dt_err *err)
 /* Expected results from the reference provider, on the host. */
 static dt_status fill_expected(dt_exec *host, dt_case *c, dt_err *err)
 {
-    dt_case_setup setup = {"reference", DT_F32, 0, 0};
+    dt_case_setup setup = {.provider = "reference", .activation = DT_F32};
     dt_case_outcome out;
     dt_status status = dtp_case_run(host, c, &setup, &out, err);
     if (status == DT_OK && out.fault[0])
@@ -394,7 +419,13 @@ static void write_down(dt_judge *j)
 static dt_status check_backward(dt_judge *j, dt_op op, dt_err *err)
 {
     dt_op_info info = {0};
+    const dt_op_binding *binding = dtp_op_binding(op);
+    bool trained = false;
+    for (size_t i = 0; i < binding->n; i++)
+        trained |= binding->tensors[i].role == DT_ROLE_UPSTREAM;
     dt_status status = dtp_case_choose(j->exec, op, j->options->provider, err);
+    if (!trained)
+        return status;
     if (status == DT_OK)
         status = dt_ctx_op_info(j->exec->ctx, op, j->exec->device, &info, err);
     if (status == DT_OK && !(info.caps & DT_CAP_BACKWARD))
@@ -407,8 +438,10 @@ dt_status dtp_check_generated(dt_exec *exec, dt_op op, const dt_kit_options *opt
                               dt_err *err)
 {
     dt_exec *host = NULL;
-    dt_judge j = {
-        .exec = exec, .options = options, .report = report, .setup = {options->provider, options->activation, 0, 0}};
+    dt_judge j = {.exec = exec,
+                  .options = options,
+                  .report = report,
+                  .setup = {.provider = options->provider, .activation = options->activation}};
     *report = (dt_kit_report){.op = op};
     if (!dtp_can_generate(op))
         return dt_fail(err, DT_E_UNSUPPORTED, "%s has no generated calls", dt_op_name(op));

@@ -8,6 +8,7 @@
  *   boundaries  a boundary list changed in place is read again, not remembered
  *   capacity    rows beyond the last sample come out 0 and change nothing
  *   strides     slices of a wider buffer give the same results
+ *   recorded    what a recorded step reads from device memory is read there, at every replay
  *   repeat      the same call gives the same bits
  *   threads     two threads at once give the same bits
  *
@@ -26,6 +27,7 @@ typedef enum dt_property {
     DT_PROPERTY_BOUNDARIES,
     DT_PROPERTY_CAPACITY,
     DT_PROPERTY_STRIDES,
+    DT_PROPERTY_RECORDED,
     DT_PROPERTY_REPEAT,
     DT_PROPERTY_THREADS,
     DT_PROPERTIES
