@@ -46,9 +46,22 @@ static dt_status device_zero(dt_exec *exec, void *memory, size_t bytes, dt_err *
 {
     return dtp_cuda_status(cudaMemsetAsync(memory, 0, bytes, stream_of(exec)), "zero", err);
 }
+/* Ordinary memory of the host: a graph would read or write it whenever it is launched. */
+static bool is_ordinary(const void *memory)
+{
+    cudaPointerAttributes attributes;
+    return cudaPointerGetAttributes(&attributes, memory) != cudaSuccess ||
+           attributes.type == cudaMemoryTypeUnregistered;
+}
 static dt_status device_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err)
 {
-    return dtp_cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(exec)), "copy", err);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    dt_status st = dtp_cuda_status(cudaStreamIsCapturing(stream_of(exec), &capture), "ask whether it records", err);
+    if (st == DT_OK && capture != cudaStreamCaptureStatusNone && (is_ordinary(to) || is_ordinary(from)))
+        return dt_fail(err, DT_E_ARG, "CUDA: a copy that touches ordinary host memory is recorded");
+    return st == DT_OK
+               ? dtp_cuda_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(exec)), "copy", err)
+               : st;
 }
 static dt_status device_synchronize(dt_exec *exec, dt_err *err)
 {
