@@ -135,5 +135,6 @@ int main(void)
     struct CMUnitTest tests[n_cases];
     for (int i = 0; i < n_cases; i++)
         tests[i] = (struct CMUnitTest){cases[i].name, train, NULL, NULL, &cases[i]};
+    program_filter();
     return cmocka_run_group_tests(tests, program_setup, program_teardown);
 }

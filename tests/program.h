@@ -25,6 +25,14 @@ static int program_teardown(void **state)
     return dtp_remove_tree(program_folder, NULL);
 }
 
+/* DT_TEST_ONLY: a pattern of the tests to run. */
+static inline void program_filter(void)
+{
+    const char *only = getenv("DT_TEST_ONLY");
+    if (only)
+        cmocka_set_test_filter(only);
+}
+
 /* What the last run printed, stdout and stderr together. */
 static inline char *program_output(void)
 {
