@@ -82,7 +82,7 @@ static dt_pass pass_of_capacity(dt_model *model, int64_t rows)
 
 typedef struct {
     dt_model *model;
-    int64_t rows;
+    int64_t rows, pack_T;
     bool clear;
 } backward_work;
 
@@ -91,6 +91,7 @@ static dt_status queue_backward(void *user, dt_err *err)
     const backward_work *w = user;
     dt_pass p = pass_of_capacity(w->model, w->rows);
     p.keep = true;
+    p.pack_T = w->pack_T; /* read by a tap alone, and then nothing is recorded */
     p.values = p.memory->values;
     if (w->model->lora)
         p.dropout = (float)dtp_lora_settings(w->model->lora).dropout;
@@ -112,8 +113,9 @@ dt_status dtp_model_queue_backward(dt_model *model, const dt_pack *pack, const d
     if (status != DT_OK)
         return status;
     const int capacity = dtp_capacity_of(m, pack->T);
-    backward_work work = {model, dtp_capacity_rows(m, capacity), clear};
-    return dtp_recorded_run(&m->step[capacity][clear], m->exec, m->record, queue_backward, &work, err);
+    backward_work work = {model, dtp_capacity_rows(m, capacity), pack->T, clear};
+    const bool record = m->record && !model->tap; /* a tap waits for numbers that a recording does not have */
+    return dtp_recorded_run(&m->step[capacity][clear], m->exec, record, queue_backward, &work, err);
 }
 
 static dt_status backward_on_device(dt_model *model, const dt_pack *pack, float grad_scale, dt_step_key key,
