@@ -183,11 +183,11 @@ static const dt_binding cross_entropy_tensors[] = {
     IN("weight", weight, ACT, PARAM),
     IN("target", target, I32, ROWS),
     IN("row_weight", row_weight, F32, ROWS),
-    OUT("row_loss", row_loss, F32, ROWS, STATE, 1),
+    OUT("row_loss", row_loss, F32, ROWS, STATE, 4), /* logits: of up to twice the loss */
     GRAD("dh", dh, ACT, ROWS, STATE, 3),
     GRAD("dweight", dweight, F32, PARAM, NONE, 2),
     {"loss", offsetof(dt_cross_entropy_result, loss), DT_ROLE_OUTPUT, DT_STORE_RESULT_F64, DT_PLACE_PARAM,
-     DT_SLICE_NONE, .roundings = 1},
+     DT_SLICE_NONE, .roundings = 4},
     NUMBER("targets", dt_cross_entropy_result, targets, I64),
     NUMBER("correct", dt_cross_entropy_result, correct, I64),
 };

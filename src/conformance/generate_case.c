@@ -218,7 +218,7 @@ static bool make_conv_step(dt_case *c, dt_draw *d, double size)
  * absent. */
 static bool make_cross_entropy(dt_case *c, dt_draw *d, int64_t rows)
 {
-    int64_t H = 8 * between(d, 4, 24), V = between(d, 2, 600);
+    int64_t H = 8 * between(d, 4, 24), V = between(d, 64, 700);
     bool weighted = draw(d) & 1, full = draw(d) & 1;
     bool good = add(c, d, "h", SHAPE(rows, H), FILL_ZERO) && add(c, d, "weight", SHAPE(V, H), FILL_NORMAL) &&
                 add(c, d, "target", SHAPE(rows), FILL_ZERO) && add(c, d, "dh", SHAPE(rows, H), FILL_NORMAL) &&
@@ -233,7 +233,7 @@ static bool make_cross_entropy(dt_case *c, dt_draw *d, int64_t rows)
         float *h = c->tensor[0].values + t * H;
         const float *w = c->tensor[1].values + best * H;
         for (int64_t i = 0; i < H; i++)
-            h[i] = bf16_exact(6 * (w[i] + 0.5f * normal(d)) / (float)H);
+            h[i] = bf16_exact(3 * (w[i] + 0.5f * normal(d)) / (float)H);
         uint32_t kind = draw(d) % 3;
         c->tensor[2].values[t] = (float)(kind == 0 ? best : kind == 1 ? between(d, 0, V - 1) : -1);
     }

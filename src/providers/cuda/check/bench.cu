@@ -4,7 +4,6 @@
 #include <deltune/op/gdn.h>
 
 #include "providers/cuda/check/bench.h"
-#include "providers/cuda/check/cases.h"
 
 static void bench_gdn(const dt_provider *provider, dt_exec *exec, int64_t T, int n, FILE *json)
 {
@@ -25,7 +24,7 @@ static void bench_gdn(const dt_provider *provider, dt_exec *exec, int64_t T, int
         a->qk_l2norm = true;
         sets.push_back(a);
     }
-    timing t = time_op(exec, case_find_op(provider, DT_OP_GDN), sets);
+    timing t = time_op(exec, bench_find_op(provider, DT_OP_GDN), sets);
     double rows = (double)T * 32;
     report(json, "gdn", T, n, t, rows * 776, rows * 1850);
     for (void *s : sets) {
@@ -40,7 +39,7 @@ static void bench_gdn(const dt_provider *provider, dt_exec *exec, int64_t T, int
 
 static void bench_conv(const dt_provider *provider, dt_exec *exec, int64_t T, int n, FILE *json)
 {
-    if (!case_find_op(provider, DT_OP_CAUSAL_CONV1D))
+    if (!bench_find_op(provider, DT_OP_CAUSAL_CONV1D))
         return;
     std::vector<int32_t> cu = boundaries(T, n);
     std::vector<void *> sets;
@@ -56,11 +55,11 @@ static void bench_conv(const dt_provider *provider, dt_exec *exec, int64_t T, in
         sets.push_back(a);
     }
     double bytes = (double)T * 8192 * 2;
-    report(json, "conv (frozen)", T, n, time_op(exec, case_find_op(provider, DT_OP_CAUSAL_CONV1D), sets), 2 * bytes,
+    report(json, "conv (frozen)", T, n, time_op(exec, bench_find_op(provider, DT_OP_CAUSAL_CONV1D), sets), 2 * bytes,
            3 * bytes);
     for (void *s : sets)
         ((dt_causal_conv1d_args *)s)->dweight = make(DT_F32, 0, {8192, 4});
-    report(json, "conv", T, n, time_op(exec, case_find_op(provider, DT_OP_CAUSAL_CONV1D), sets), 2 * bytes, 3 * bytes);
+    report(json, "conv", T, n, time_op(exec, bench_find_op(provider, DT_OP_CAUSAL_CONV1D), sets), 2 * bytes, 3 * bytes);
     for (void *s : sets) {
         dt_causal_conv1d_args *a = (dt_causal_conv1d_args *)s;
         for (dt_tensor *x : {&a->x, &a->y, &a->dy, &a->dx, &a->weight, &a->dweight})

@@ -4,7 +4,6 @@
 
 #include "providers/cuda/check/bench.h"
 #include "providers/cuda/check/bench_tools.cuh"
-#include "providers/cuda/check/cases.h"
 
 enum { HEADS = 16, KEY_HEADS = 4, WIDTH = 256 };
 enum { MIX = (HEADS + KEY_HEADS) * WIDTH, PROJECTION = (2 * HEADS + 2 * KEY_HEADS) * WIDTH };
@@ -63,7 +62,7 @@ static void bench_pack(const dt_provider *provider, dt_exec *exec, int64_t T, in
     while (sets.size() < 8 && (sets.empty() || allocated - before < 400u << 20))
         sets.push_back(make_call(cu, memory));
     double row = (double)T * WIDTH * 2;
-    report(json, "attention", T, n, time_op(exec, case_find_op(provider, DT_OP_ATTENTION), sets),
+    report(json, "attention", T, n, time_op(exec, bench_find_op(provider, DT_OP_ATTENTION), sets),
            row * (2 * HEADS + 2 * KEY_HEADS), row * (4 * HEADS + 4 * KEY_HEADS));
     print_floor(cu);
     for (void *set : sets)

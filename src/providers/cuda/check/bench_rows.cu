@@ -13,7 +13,6 @@
 #include <functional>
 
 #include "providers/cuda/check/bench.h"
-#include "providers/cuda/check/cases.h"
 
 static const double copy_speed = 4.26e6, node = 2.5; /* bytes a microsecond; microseconds */
 
@@ -95,7 +94,7 @@ template <class ARGS>
 static void bench_op(row_bench &b, const char *name, dt_op op, double forward, double backward,
                      const std::function<void(ARGS &)> &make_call)
 {
-    const dt_op_set *set = case_find_op(b.provider, op);
+    const dt_op_set *set = bench_find_op(b.provider, op);
     if (!set)
         return;
     std::vector<ARGS> sets;
