@@ -11,7 +11,7 @@
 #include <string.h>
 #include <vector>
 
-#include "providers/cuda/gemm.cuh"
+#include "providers/cuda/gemm.cu"
 
 enum { PAD = 64, CALLS = 8, REPLAYS = 5 };
 
@@ -27,6 +27,10 @@ static const bench_shape shapes[] = {
     {"down+", 2560, 9216, PAD},
 };
 
+dt_status dtp_cuda_status(cudaError_t error, const char *what, dt_err *err)
+{
+    return error == cudaSuccess ? DT_OK : dt_fail(err, DT_E_INTERNAL, "%s: %s", what, cudaGetErrorString(error));
+}
 static void must(cudaError_t e, const char *what)
 {
     if (e != cudaSuccess) {
