@@ -9,7 +9,7 @@
 #include "providers/cuda/gemm.cuh"
 #include "providers/cuda/linear.cuh"
 
-/* A call: what the arguments say, and where its pieces lie in the workspace. */
+/* A call: what the arguments say, and where its pieces lie. */
 struct linear_call {
     dt_exec *exec;
     const dt_linear_args *args;
@@ -17,9 +17,12 @@ struct linear_call {
     int64_t T, T_cap, in, out, R, R_padded; /* out: of all parts */
     dt_dtype dtype;                         /* of activations */
     size_t element;
-    bool convert;                           /* some weight is not of that dtype */
+    bool convert;      /* some weight is not of that dtype */
+    bool fast;         /* x and A suit the mma kernels */
+    int64_t extension; /* columns behind x and the weights that hold U and B; 0: they lie in the workspace */
     int64_t first[DT_LINEAR_MAX_PARTS + 1]; /* rows of all parts before part j */
-    void *gemm, *u, *du, *b, *weight;       /* weight: parts one after another, row pitch `in` */
+    void *gemm, *b, *weight;                /* b: packed B; weight: parts one after another, row pitch `in` */
+    linear_rows u, du;
     size_t workspace_bytes;
 };
 /* Parts [first, first + count) as one product. */
@@ -28,58 +31,92 @@ struct linear_group {
     int64_t out;
 };
 
+static bool linear_adapted(const dt_linear_part *part)
+{
+    return dt_tensor_present(&part->lora_b);
+}
+static linear_rows linear_rows_of(const dt_tensor *t)
+{
+    linear_rows r = {t->data, t->stride[0], t->dtype == DT_F32};
+    return r;
+}
+static bool linear_units(const dt_tensor *t) /* rows of whole 16-byte units */
+{
+    return t->dtype == DT_BF16 && ((uintptr_t)t->data & 15) == 0 && t->stride[0] % 8 == 0 && t->shape[1] % 8 == 0;
+}
+static bool linear_extends(const dt_tensor *t, int64_t extension) /* its rows have that room */
+{
+    return linear_units(t) && t->stride[0] >= t->shape[1] + extension;
+}
+/* The columns behind a tensor's rows. */
+static linear_rows linear_behind(const dt_tensor *t)
+{
+    linear_rows r = {(char *)t->data + t->shape[1] * (int64_t)dt_dtype_size(t->dtype), t->stride[0],
+                     t->dtype == DT_F32};
+    return r;
+}
+
 static void *linear_take(char *base, size_t *used, int64_t rows, int64_t width, size_t element)
 {
     void *at = base ? base + *used : NULL;
     *used += dtp_round_up((size_t)rows * (size_t)width * element, 256);
     return at;
 }
-static bool linear_adapted(const dt_linear_part *part)
+static void linear_place(linear_call *c, char *base)
 {
-    return dt_tensor_present(&part->lora_b);
+    size_t used = 0;
+    int is_float = c->dtype == DT_F32;
+    c->gemm = linear_take(base, &used, 1, GEMM_WORKSPACE, 1);
+    c->u = {linear_take(base, &used, c->T_cap, c->R_padded, c->element), c->R_padded, is_float};
+    c->du = {linear_take(base, &used, c->T_cap, c->R_padded, c->element), c->R_padded, is_float};
+    c->b = linear_take(base, &used, c->out, c->R_padded, c->element);
+    if (c->convert)
+        c->weight = linear_take(base, &used, c->out, c->in, c->element);
+    c->workspace_bytes = used;
+}
+/* Whether U and B have room behind x and the weights. */
+static bool linear_has_room(const linear_call *c)
+{
+    const dt_linear_args *a = c->args;
+    bool room = c->fast && !c->convert && c->R_padded <= a->extension && a->extension % 8 == 0 &&
+                linear_extends(&a->x, a->extension);
+    for (int j = 0; j < a->n_parts; j++)
+        room = room && linear_extends(&a->part[j].weight, a->extension);
+    return room;
 }
 /* Looks at shapes only when `workspace` is NULL. */
 static linear_call linear_plan(const dt_linear_args *a, void *workspace)
 {
     linear_call c;
+    bool adapted = !workspace;
     memset(&c, 0, sizeof c);
     c.args = a;
     c.T = a->T, c.T_cap = a->x.shape[0], c.in = a->x.shape[1];
     c.dtype = a->x.dtype;
     c.element = dt_dtype_size(c.dtype);
-    bool adapted = !workspace;
-    for (int j = 0; j < a->n_parts; j++)
-        adapted = adapted || linear_adapted(&a->part[j]);
-    c.R = adapted && a->lora_a.rank == 2 ? a->lora_a.shape[0] : 0;
-    c.R_padded = (int64_t)dtp_round_up((size_t)c.R, 8);
     for (int j = 0; j < a->n_parts; j++) {
+        adapted = adapted || linear_adapted(&a->part[j]);
         c.convert = c.convert || a->part[j].weight.dtype != c.dtype;
         c.first[j + 1] = c.out += a->part[j].weight.shape[0];
     }
-    size_t used = 0;
-    c.gemm = linear_take((char *)workspace, &used, 1, GEMM_WORKSPACE, 1);
-    c.u = linear_take((char *)workspace, &used, c.T_cap, c.R_padded, c.element);
-    c.du = linear_take((char *)workspace, &used, c.T_cap, c.R_padded, c.element);
-    c.b = linear_take((char *)workspace, &used, c.out, c.R_padded, c.element);
-    if (c.convert)
-        c.weight = linear_take((char *)workspace, &used, c.out, c.in, c.element);
-    c.workspace_bytes = used;
+    c.R = adapted && a->lora_a.rank == 2 ? a->lora_a.shape[0] : 0;
+    c.R_padded = (int64_t)dtp_round_up((size_t)c.R, 8);
+    linear_place(&c, (char *)workspace);
+    if (!workspace || !c.R)
+        return c;
+    c.fast = linear_units(&a->x) && ((uintptr_t)a->lora_a.data & 15) == 0 && a->lora_a.stride[0] % 4 == 0;
+    c.extension = linear_has_room(&c) ? a->extension : 0;
     return c;
 }
 
-static linear_rows linear_rows_of(const dt_tensor *t)
-{
-    linear_rows r = {t->data, t->stride[0], t->dtype == DT_F32};
-    return r;
-}
-static linear_rows linear_low_rows(const linear_call *c, void *data)
-{
-    linear_rows r = {data, c->R_padded, c->dtype == DT_F32};
-    return r;
-}
 static gemm_matrix linear_matrix(const dt_tensor *t)
 {
     gemm_matrix m = {t->data, t->stride[0], t->dtype};
+    return m;
+}
+static gemm_matrix linear_low_matrix(const linear_rows *r)
+{
+    gemm_matrix m = {r->data, r->pitch, r->is_float ? DT_F32 : DT_BF16};
     return m;
 }
 static linear_mask linear_mask_of(const linear_call *c)
@@ -147,23 +184,17 @@ static gemm_matrix linear_weights(const linear_call *c, const linear_group *g)
     gemm_matrix m = {(char *)c->weight + (size_t)(c->first[g->first] * c->in) * c->element, c->in, c->dtype};
     return m;
 }
-static gemm_matrix linear_packed(const linear_call *c, const linear_group *g)
+/* The packed B of part j and those after it in its group. */
+static linear_rows linear_packed(const linear_call *c, int j)
 {
-    gemm_matrix m = {(char *)c->b + (size_t)(c->first[g->first] * c->R_padded) * c->element, c->R_padded, c->dtype};
-    return m;
+    if (c->extension)
+        return linear_behind(&c->args->part[j].weight);
+    linear_rows r = {(char *)c->b + (size_t)(c->first[j] * c->R_padded) * c->element, c->R_padded, c->dtype == DT_F32};
+    return r;
 }
 
 /* ---------------------------------------------------------------- pieces of both directions */
 
-static bool linear_units(const dt_tensor *t) /* rows of whole 16-byte units */
-{
-    return t->dtype == DT_BF16 && ((uintptr_t)t->data & 15) == 0 && t->stride[0] % 8 == 0 && t->shape[1] % 8 == 0;
-}
-static bool linear_fast(const linear_call *c)
-{
-    const dt_tensor *a = &c->args->lora_a;
-    return linear_units(&c->args->x) && ((uintptr_t)a->data & 15) == 0 && a->stride[0] % 4 == 0;
-}
 static dt_status linear_convert(const linear_call *c)
 {
     dt_status st = DT_OK;
@@ -174,13 +205,14 @@ static dt_status linear_convert(const linear_call *c)
     }
     return st;
 }
-static dt_status linear_pack(const linear_call *c)
+static linear_pack_params linear_pack_params_of(const linear_call *c)
 {
     linear_pack_params p;
     memset(&p, 0, sizeof p);
     for (int j = 0; j < c->args->n_parts; j++) {
         const dt_tensor *b = &c->args->part[j].lora_b;
         p.end[j] = c->first[j + 1];
+        p.out[j] = linear_packed(c, j);
         if (!linear_adapted(&c->args->part[j]))
             continue;
         p.b[j] = (const float *)b->data;
@@ -188,11 +220,18 @@ static dt_status linear_pack(const linear_call *c)
         p.row[j] = (int32_t)c->args->part[j].lora_row;
         p.rank[j] = (int32_t)b->shape[1];
     }
-    p.out = linear_low_rows(c, c->b);
     p.parts = c->args->n_parts;
-    p.R_padded = (int32_t)c->R_padded;
-    return DT_LAUNCH(c->err, c->exec, dtp_blocks(c->out * c->R_padded, LINEAR_THREADS), LINEAR_THREADS, 0,
-                     linear_pack_kernel, p);
+    p.width = (int32_t)(c->extension ? c->extension : c->R_padded);
+    return p;
+}
+static int64_t linear_pack_blocks(const linear_pack_params *p)
+{
+    return dtp_blocks(p->end[p->parts - 1] * (p->width / 8), LINEAR_THREADS);
+}
+static dt_status linear_pack(const linear_call *c)
+{
+    linear_pack_params p = linear_pack_params_of(c);
+    return DT_LAUNCH(c->err, c->exec, linear_pack_blocks(&p), LINEAR_THREADS, 0, linear_pack_kernel, p);
 }
 static dt_status linear_zero_behind(const linear_call *c, const dt_tensor *t)
 {
@@ -200,47 +239,58 @@ static dt_status linear_zero_behind(const linear_call *c, const dt_tensor *t)
                      linear_zero_kernel, linear_rows_of(t), c->T, c->T_cap - c->T, t->shape[1]);
 }
 
+/* ---------------------------------------------------------------- forward */
+
 template <int M_TILES, int GROUPS>
 static dt_status linear_launch_inner(const linear_call *c, const linear_inner_params &p)
 {
-    int64_t panels = dtp_blocks(p.R_padded, 8 * GROUPS);
+    linear_pack_params pack = linear_pack_params_of(c);
+    int64_t blocks = dtp_blocks(p.T, 16 * M_TILES) * dtp_blocks(p.R_padded, 8 * GROUPS);
     int bytes = LINEAR_WARPS * 16 * M_TILES * 8 * GROUPS * (int)sizeof(float);
-    return DT_LAUNCH(c->err, c->exec, dtp_blocks(p.T, 16 * M_TILES) * panels, LINEAR_THREADS, bytes,
-                     (linear_inner_kernel<M_TILES, GROUPS>), p);
+    return DT_LAUNCH(c->err, c->exec, blocks + linear_pack_blocks(&pack), LINEAR_THREADS, bytes,
+                     (linear_inner_kernel<M_TILES, GROUPS>), p, pack, blocks);
 }
 template <int GROUPS> static dt_status linear_launch_inner_rows(const linear_call *c, const linear_inner_params &p)
 {
     /* few rows a block spread a short pack over the card, more read A less often */
     return p.T < 4096 ? linear_launch_inner<1, GROUPS>(c, p) : linear_launch_inner<2, GROUPS>(c, p);
 }
-static dt_status linear_inner(const linear_call *c, void *u)
+/* U, into `saved` or the workspace, and behind x when there is room; packed B. */
+static dt_status linear_inner(linear_call *c, void *saved)
 {
     const dt_tensor *a = &c->args->lora_a;
     linear_inner_params p;
     memset(&p, 0, sizeof p);
+    if (saved || c->extension)
+        c->u.data = saved;
     p.x = linear_rows_of(&c->args->x);
-    p.u = linear_low_rows(c, u);
+    p.u = c->u;
+    if (c->extension)
+        p.behind = linear_behind(&c->args->x);
+    p.extension = (int32_t)c->extension;
     p.a = (const float *)a->data;
     p.a_pitch = a->stride[0];
     p.T = c->T;
     p.R = (int32_t)c->R, p.R_padded = (int32_t)c->R_padded;
     p.scale = linear_scale(c->args);
     p.mask = linear_mask_of(c);
-    if (!linear_fast(c))
-        return DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->R_padded, LINEAR_THREADS), LINEAR_THREADS, 0,
-                         linear_plain_inner_kernel, p);
+    if (!c->fast) {
+        dt_status st = linear_pack(c);
+        return st != DT_OK ? st
+                           : DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->R_padded, LINEAR_THREADS), LINEAR_THREADS,
+                                       0, linear_plain_inner_kernel, p);
+    }
     return c->R_padded <= 8    ? linear_launch_inner_rows<1>(c, p)
            : c->R_padded <= 16 ? linear_launch_inner_rows<2>(c, p)
            : c->R_padded <= 32 ? linear_launch_inner_rows<4>(c, p)
                                : linear_launch_inner_rows<8>(c, p);
 }
 
-/* ---------------------------------------------------------------- forward */
-
-static dt_status linear_group_forward(const linear_call *c, const linear_group *g, void *u)
+static dt_status linear_group_forward(const linear_call *c, const linear_group *g)
 {
     const dt_linear_part *part = &c->args->part[g->first];
-    gemm_product base = {c->T, g->out, c->in};
+    bool adapted = c->R && linear_group_adapted(c, g);
+    gemm_product base = {c->T, g->out, c->in + (adapted ? c->extension : 0)};
     base.a = linear_matrix(&c->args->x);
     base.b = linear_weights(c, g);
     base.b_transposed = true;
@@ -248,11 +298,12 @@ static dt_status linear_group_forward(const linear_call *c, const linear_group *
     if (dt_tensor_present(&part->c))
         base.c = linear_matrix(&part->c);
     dt_status st = dtp_gemm(c->exec, &base, c->gemm, c->err);
-    if (st != DT_OK || !c->R || !linear_group_adapted(c, g))
+    if (st != DT_OK || !adapted || c->extension)
         return st;
+    linear_rows packed = linear_packed(c, g->first);
     gemm_product low = {c->T, g->out, c->R_padded};
-    low.a.data = u, low.a.pitch = c->R_padded, low.a.dtype = c->dtype;
-    low.b = linear_packed(c, g);
+    low.a = linear_low_matrix(&c->u);
+    low.b = linear_low_matrix(&packed);
     low.b_transposed = true;
     low.c = low.d = base.d;
     return dtp_gemm(c->exec, &low, c->gemm, c->err);
@@ -261,15 +312,12 @@ static dt_status linear_forward(dt_exec *exec, const void *args, void *saved, vo
 {
     linear_call c = linear_plan((const dt_linear_args *)args, workspace);
     c.exec = exec, c.err = err;
-    void *u = saved ? saved : c.u;
     dt_status st = linear_convert(&c);
     if (st == DT_OK && c.R)
-        st = linear_inner(&c, u);
-    if (st == DT_OK && c.R)
-        st = linear_pack(&c);
+        st = linear_inner(&c, saved);
     for (int j = 0; st == DT_OK && j < c.args->n_parts;) {
         linear_group g = linear_group_at(&c, j, false, false);
-        st = linear_group_forward(&c, &g, u);
+        st = linear_group_forward(&c, &g);
         j += g.count;
     }
     for (int j = 0; st == DT_OK && j < c.args->n_parts; j++)
@@ -279,6 +327,13 @@ static dt_status linear_forward(dt_exec *exec, const void *args, void *saved, vo
 
 /* ---------------------------------------------------------------- backward */
 
+/* Whether dU comes behind dx out of the same products. */
+static bool linear_low_behind(const linear_call *c)
+{
+    const dt_linear_args *a = c->args;
+    return c->extension && dt_tensor_present(&a->dx) && !dt_tensor_present(&a->dx_add) &&
+           linear_extends(&a->dx, c->extension);
+}
 /* dU = sum of dY_j B_j over the groups; packed B has disjoint columns a part, so the groups' products add up. */
 static dt_status linear_low_gradient(const linear_call *c)
 {
@@ -287,15 +342,37 @@ static dt_status linear_low_gradient(const linear_call *c)
     for (int j = 0; st == DT_OK && j < c->args->n_parts;) {
         linear_group g = linear_group_at(c, j, true, false);
         if (linear_group_adapted(c, &g)) {
+            linear_rows packed = linear_packed(c, j);
             gemm_product p = {c->T, c->R_padded, g.out};
             p.a = linear_matrix(&c->args->part[j].dy);
-            p.b = linear_packed(c, &g);
-            p.d.data = c->du, p.d.pitch = c->R_padded, p.d.dtype = c->dtype;
+            p.b = linear_low_matrix(&packed);
+            p.d = linear_low_matrix(&c->du);
             if (!first)
                 p.c = p.d;
             st = dtp_gemm(c->exec, &p, c->gemm, c->err);
             first = false;
         }
+        j += g.count;
+    }
+    return st;
+}
+/* dX = dX_add + sum of dY_j W_j; the adapters' part is added later. */
+static dt_status linear_input_products(const linear_call *c)
+{
+    const dt_tensor *dx = &c->args->dx, *add = &c->args->dx_add;
+    dt_status st = DT_OK;
+    gemm_matrix before = {NULL, 0, c->dtype};
+    int64_t columns = c->in + (linear_low_behind(c) ? c->extension : 0);
+    if (dt_tensor_present(add))
+        before = linear_matrix(add);
+    for (int j = 0; st == DT_OK && j < c->args->n_parts;) {
+        linear_group g = linear_group_at(c, j, true, false);
+        gemm_product p = {c->T, columns, g.out};
+        p.a = linear_matrix(&c->args->part[j].dy);
+        p.b = linear_weights(c, &g);
+        p.c = before;
+        p.d = before = linear_matrix(dx);
+        st = dtp_gemm(c->exec, &p, c->gemm, c->err);
         j += g.count;
     }
     return st;
@@ -319,12 +396,12 @@ static dt_status linear_weight_gradients(const linear_call *c)
     }
     return st;
 }
-static dt_status linear_adapter_input(const linear_call *c)
+static linear_input_params linear_input_params_of(const linear_call *c)
 {
     const dt_tensor *a = &c->args->lora_a;
     linear_input_params p;
     memset(&p, 0, sizeof p);
-    p.du = linear_low_rows(c, c->du);
+    p.du = c->du;
     p.dx = linear_rows_of(&c->args->dx);
     p.a = (const float *)a->data;
     p.a_pitch = a->stride[0];
@@ -332,93 +409,73 @@ static dt_status linear_adapter_input(const linear_call *c)
     p.R = (int32_t)c->R;
     p.scale = linear_scale(c->args);
     p.mask = linear_mask_of(c);
-    if (!linear_units(&c->args->dx))
-        return DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->in, LINEAR_THREADS), LINEAR_THREADS, 0,
-                         linear_plain_input_kernel, p);
-    int64_t blocks = dtp_blocks(c->in, 32 * LINEAR_WARPS) * dtp_blocks(c->T, LINEAR_ROW_STEP);
-    if (c->R <= 16)
-        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, 0, linear_input_kernel<1>, p);
-    if (c->R <= 32)
-        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, 0, linear_input_kernel<2>, p);
-    return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, 0, linear_input_kernel<4>, p);
+    return p;
 }
-/* dX = dX_add + sum of dY_j W_j, then the adapters' part. */
-static dt_status linear_input_gradient(const linear_call *c)
-{
-    const dt_tensor *dx = &c->args->dx, *add = &c->args->dx_add;
-    dt_status st = DT_OK;
-    gemm_matrix before = {NULL, 0, c->dtype};
-    if (dt_tensor_present(add))
-        before = linear_matrix(add);
-    for (int j = 0; st == DT_OK && j < c->args->n_parts;) {
-        linear_group g = linear_group_at(c, j, true, false);
-        gemm_product p = {c->T, c->in, g.out};
-        p.a = linear_matrix(&c->args->part[j].dy);
-        p.b = linear_weights(c, &g);
-        p.c = before;
-        p.d = before = linear_matrix(dx);
-        st = dtp_gemm(c->exec, &p, c->gemm, c->err);
-        j += g.count;
-    }
-    if (st == DT_OK && c->R)
-        st = linear_adapter_input(c);
-    return st == DT_OK ? linear_zero_behind(c, dx) : st;
-}
-
 static int64_t linear_items(const linear_gradient *g, bool fast)
 {
     int64_t panels = (g->first + g->rank - 1) / 64 - g->first / 64 + 1;
     return fast ? dtp_blocks(g->width, LINEAR_TILE) * panels : dtp_blocks(g->width * g->rank, LINEAR_THREADS);
 }
-/* dA and all dB in one launch. */
-static dt_status linear_adapter_gradients(const linear_call *c, void *u)
+/* dA and all dB; returns their items. */
+static int64_t linear_gradient_params_of(linear_gradient_params *p, const linear_call *c, bool fast)
 {
     const dt_linear_args *a = c->args;
-    linear_gradient_params p;
-    bool fast = linear_units(&a->x);
     int64_t items = 0;
-    memset(&p, 0, sizeof p);
-    p.T = c->T;
-    p.mask = linear_mask_of(c);
+    memset(p, 0, sizeof *p);
+    p->T = c->T;
+    p->mask = linear_mask_of(c);
     if (dt_tensor_present(&a->dlora_a)) {
-        linear_gradient *g = &p.part[p.parts++];
-        *g = {linear_rows_of(&a->x),
-              c->in,
-              linear_low_rows(c, c->du),
-              (float *)a->dlora_a.data,
-              1,
-              a->dlora_a.stride[0],
-              0,
-              (int32_t)c->R,
-              linear_scale(a),
-              true,
-              0};
+        linear_gradient *g = &p->part[p->parts++];
+        g->rows = linear_rows_of(&a->x), g->width = c->in;
+        g->low = c->du, g->low_width = c->R_padded;
+        g->out = (float *)a->dlora_a.data, g->column_stride = 1, g->rank_stride = a->dlora_a.stride[0];
+        g->rank = (int32_t)c->R;
+        g->scale = linear_scale(a);
+        g->masked = true;
     }
     for (int j = 0; j < a->n_parts; j++) {
         const dt_linear_part *part = &a->part[j];
         if (!linear_adapted(part) || !dt_tensor_present(&part->dlora_b))
             continue;
-        linear_gradient *g = &p.part[p.parts++];
-        *g = {linear_rows_of(&part->dy),
-              part->dy.shape[1],
-              linear_low_rows(c, u),
-              (float *)part->dlora_b.data,
-              part->dlora_b.stride[0],
-              1,
-              (int32_t)part->lora_row,
-              (int32_t)part->lora_b.shape[1],
-              1.0f,
-              false,
-              0};
-        fast = fast && linear_units(&part->dy);
+        linear_gradient *g = &p->part[p->parts++];
+        g->rows = linear_rows_of(&part->dy), g->width = part->dy.shape[1];
+        g->low = c->u, g->low_width = c->R_padded;
+        g->out = (float *)part->dlora_b.data, g->column_stride = part->dlora_b.stride[0], g->rank_stride = 1;
+        g->first = (int32_t)part->lora_row, g->rank = (int32_t)part->lora_b.shape[1];
+        g->scale = 1.0f;
     }
-    for (int i = 0; i < p.parts; i++) {
-        p.part[i].first_item = items;
-        items += linear_items(&p.part[i], fast);
+    for (int i = 0; i < p->parts; i++) {
+        p->part[i].first_item = items;
+        items += linear_items(&p->part[i], fast);
     }
-    if (fast)
-        return DT_LAUNCH(c->err, c->exec, items, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_columns_kernel, p);
-    return DT_LAUNCH(c->err, c->exec, items, LINEAR_THREADS, 0, linear_plain_gradient_kernel, p);
+    return items;
+}
+/* dA, dB and the adapters' part of dx: one launch where rows suit the mma kernels. */
+static dt_status linear_adapter_gradients(const linear_call *c)
+{
+    const dt_tensor *dx = &c->args->dx;
+    bool input = dt_tensor_present(dx), fast = linear_units(&c->args->x) && (!input || linear_units(dx));
+    for (int j = 0; j < c->args->n_parts; j++)
+        fast = fast && (!linear_adapted(&c->args->part[j]) || linear_units(&c->args->part[j].dy));
+    linear_gradient_params g;
+    linear_input_params p = linear_input_params_of(c);
+    int64_t items = linear_gradient_params_of(&g, c, fast), blocks = items;
+    if (!fast) {
+        dt_status st = DT_LAUNCH(c->err, c->exec, items, LINEAR_THREADS, 0, linear_plain_gradient_kernel, g);
+        return st != DT_OK || !input ? st
+                                     : DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->in, LINEAR_THREADS),
+                                                 LINEAR_THREADS, 0, linear_plain_input_kernel, p);
+    }
+    if (input)
+        blocks += dtp_blocks(c->in, 32 * LINEAR_WARPS) * dtp_blocks(c->T, LINEAR_ROW_STEP);
+    if (c->R <= 16)
+        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_backward_kernel<1>, g, p,
+                         items);
+    if (c->R <= 32)
+        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_backward_kernel<2>, g, p,
+                         items);
+    return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_backward_kernel<4>, g, p,
+                     items);
 }
 static dt_status linear_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
 {
@@ -426,15 +483,20 @@ static dt_status linear_backward(dt_exec *exec, const void *args, const void *sa
     c.exec = exec, c.err = err;
     bool input = dt_tensor_present(&c.args->dx);
     dt_status st = input ? linear_convert(&c) : DT_OK;
-    if (st == DT_OK && c.R)
+    c.u.data = (void *)(uintptr_t)saved;
+    if (st == DT_OK && c.R && !c.extension) /* else forward has left it behind the weights */
         st = linear_pack(&c);
-    if (st == DT_OK && c.R)
+    if (linear_low_behind(&c))
+        c.du = linear_behind(&c.args->dx);
+    else if (st == DT_OK && c.R)
         st = linear_low_gradient(&c);
+    if (st == DT_OK && input)
+        st = linear_input_products(&c);
     if (st == DT_OK)
         st = linear_weight_gradients(&c);
     if (st == DT_OK && c.R)
-        st = linear_adapter_gradients(&c, (void *)(uintptr_t)saved);
-    return st == DT_OK && input ? linear_input_gradient(&c) : st;
+        st = linear_adapter_gradients(&c);
+    return st == DT_OK && input ? linear_zero_behind(&c, &c.args->dx) : st;
 }
 
 static size_t linear_saved_bytes(const dt_exec *exec, const void *args)

@@ -1,8 +1,8 @@
 /* Kernels of the low-rank adapters (LoRA) of linear maps.
  *
- *     U = scale * (keep * x) A^T           linear_inner_*       keep: the dropout mask; scale holds 1/(1-p)
+ *     U = scale * (keep * x) A^T           linear_inner_*      keep: the dropout mask; scale holds 1/(1-p)
  *     dx += scale * keep * (dU A)          linear_input_*
- *     dA += scale * dU^T (keep * x)        linear_columns_kernel, linear_plain_gradient_kernel
+ *     dA += scale * dU^T (keep * x)        linear_columns, linear_plain_gradient_kernel
  *     dB_j += dY_j^T U_j                   the same
  *
  * Two families: bf16 ones for rows of whole 16-byte units, on mma.sync; plain ones for everything else (f32, odd
@@ -65,11 +65,54 @@ DT_DEVICE uint4 linear_masked(const uint4 &x, uint32_t bits)
                       x.w & linear_pair(bits >> 6));
 }
 
+/* ---------------------------------------------------------------- packed B */
+
+/* B_1 .. B_k, f32, as one block-diagonal matrix [out, width] in the dtype of activations: part j's rows hold its B in
+ * columns row_j .. and zeros elsewhere. Its rows lie behind those of the weights, or in the workspace. */
+struct linear_pack_params {
+    const float *b[LINEAR_PARTS]; /* NULL: no adapter */
+    linear_rows out[LINEAR_PARTS];
+    int64_t pitch[LINEAR_PARTS], end[LINEAR_PARTS]; /* of b; rows of this and all parts before */
+    int32_t row[LINEAR_PARTS], rank[LINEAR_PARTS];
+    int32_t parts, width; /* a multiple of 8 */
+};
+/* Eight elements of a row a thread. */
+DT_DEVICE void linear_pack_block(const linear_pack_params &p, int64_t block)
+{
+    int64_t k = block * LINEAR_THREADS + threadIdx.x, o = k / (p.width / 8);
+    int r0 = (int)(k % (p.width / 8)) * 8;
+    DT_UNROLL
+    for (int j = 0; j < LINEAR_PARTS; j++) {
+        int64_t before = j ? p.end[j ? j - 1 : 0] : 0;
+        if (j >= p.parts || o < before || o >= p.end[j])
+            continue;
+        float x[8];
+        DT_UNROLL
+        for (int i = 0; i < 8; i++) {
+            int r = r0 + i - p.row[j];
+            x[i] = p.b[j] && r >= 0 && r < p.rank[j] ? p.b[j][(o - before) * p.pitch[j] + r] : 0.0f;
+        }
+        int64_t at = (o - before) * p.out[j].pitch + r0;
+        if (p.out[j].is_float) {
+            DT_UNROLL
+            for (int i = 0; i < 8; i++)
+                ((float *)p.out[j].data)[at + i] = x[i];
+        } else
+            *(uint4 *)((uint16_t *)p.out[j].data + at) = pack8(x);
+    }
+}
+DT_KERNEL(LINEAR_THREADS, 1) linear_pack_kernel(const linear_pack_params p)
+{
+    linear_pack_block(p, (int64_t)blockIdx.x);
+}
+
 /* ---------------------------------------------------------------- U = scale (keep x) A^T */
 
 struct linear_inner_params {
-    linear_rows x, u; /* u: row pitch R_padded, columns R.. are written 0 */
-    const float *a;   /* [R, width], f32, row pitch a_pitch */
+    linear_rows x, u;   /* u: columns R .. R_padded - 1 are written 0; data NULL: not wanted */
+    linear_rows behind; /* U once more, behind the rows of x, with zeros up to `extension`; data NULL: not wanted */
+    int32_t extension;
+    const float *a; /* [R, width], f32, row pitch a_pitch */
     int64_t a_pitch, T;
     int32_t R, R_padded;
     float scale;
@@ -98,13 +141,13 @@ DT_DEVICE uint4 linear_load_x(const linear_inner_params &p, int64_t t, int64_t i
  * A thread loads 16 bytes of a row: columns 8 q .. 8 q + 7 of the step, q = lane % 4. As the order of summation is
  * free, its first four elements are used as those that the fragments of one product want, the others as those of a
  * second: no shared memory, and the eight elements of a thread are one block of the generator. */
-template <int M_TILES, int GROUPS> DT_KERNEL(LINEAR_THREADS, 1) linear_inner_kernel(const linear_inner_params p)
+template <int M_TILES, int GROUPS>
+DT_DEVICE void linear_inner_block(const linear_inner_params &p, int64_t block, float *all)
 {
-    DT_SHARED(shared);
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32,
         panels = (p.R_padded + 8 * GROUPS - 1) / (8 * GROUPS);
-    int64_t t0 = (int64_t)blockIdx.x / panels * (16 * M_TILES) + lane / 4;
-    int column0 = (int)(blockIdx.x % panels) * 8 * GROUPS;
+    int64_t t0 = block / panels * (16 * M_TILES) + lane / 4;
+    int column0 = (int)(block % panels) * 8 * GROUPS;
     float sum[M_TILES][GROUPS][4];
     dt_dropout_key key = linear_key(p.mask);
     DT_UNROLL
@@ -136,8 +179,7 @@ template <int M_TILES, int GROUPS> DT_KERNEL(LINEAR_THREADS, 1) linear_inner_ker
             }
         }
     }
-    float *all = (float *)shared; /* [warp][row][column] */
-    const int columns = 8 * GROUPS, rows = 16 * M_TILES;
+    const int columns = 8 * GROUPS, rows = 16 * M_TILES; /* all: [warp][row][column] */
     DT_UNROLL
     for (int m = 0; m < M_TILES; m++) {
         DT_UNROLL
@@ -154,9 +196,32 @@ template <int M_TILES, int GROUPS> DT_KERNEL(LINEAR_THREADS, 1) linear_inner_ker
             total += all[w * rows * columns + k];
         int64_t t = t0 - lane / 4 + k / columns;
         int column = column0 + k % columns;
-        if (t < p.T && column < p.R_padded)
-            ((uint16_t *)p.u.data)[t * p.u.pitch + column] = bf16_bits(p.scale * total);
+        uint16_t u = bf16_bits(p.scale * total);
+        if (t >= p.T || column >= p.R_padded)
+            continue;
+        if (p.u.data)
+            ((uint16_t *)p.u.data)[t * p.u.pitch + column] = u;
+        if (p.behind.data)
+            ((uint16_t *)p.behind.data)[t * p.behind.pitch + column] = u;
     }
+    int spare = p.behind.data && column0 == 0 ? (p.extension - p.R_padded) / 8 : 0;
+    for (int k = (int)threadIdx.x; k < rows * spare; k += LINEAR_THREADS) {
+        int64_t t = t0 - lane / 4 + k / spare;
+        if (t < p.T)
+            *(uint4 *)((uint16_t *)p.behind.data + t * p.behind.pitch + p.R_padded + k % spare * 8) =
+                make_uint4(0, 0, 0, 0);
+    }
+}
+/* The first `inner_blocks` blocks compute U, the others pack B meanwhile. */
+template <int M_TILES, int GROUPS>
+DT_KERNEL(LINEAR_THREADS, 1)
+linear_inner_kernel(const linear_inner_params p, const linear_pack_params pack, int64_t inner_blocks)
+{
+    DT_SHARED(shared);
+    if ((int64_t)blockIdx.x < inner_blocks)
+        linear_inner_block<M_TILES, GROUPS>(p, (int64_t)blockIdx.x, (float *)shared);
+    else
+        linear_pack_block(pack, (int64_t)blockIdx.x - inner_blocks);
 }
 DT_KERNEL(LINEAR_THREADS, 1) linear_plain_inner_kernel(const linear_inner_params p)
 {
@@ -185,13 +250,12 @@ struct linear_input_params {
 /* A warp owns 32 columns and visits LINEAR_ROW_STEP rows. The columns of the four products are dealt so that a thread
  * holds columns 8 q .. 8 q + 7 of its two rows: one block of the generator and one 16-byte unit each. STEPS 16-column
  * steps of dU are one panel, whose part of A stays in registers; wider ranks take several panels. */
-template <int STEPS> DT_KERNEL(LINEAR_THREADS, 1) linear_input_kernel(const linear_input_params p)
+template <int STEPS> DT_DEVICE void linear_input_block(const linear_input_params &p, int64_t block)
 {
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32, q = lane & 3,
         panels = (p.R + 16 * STEPS - 1) / (16 * STEPS);
     int64_t groups = (p.mask.width + 32 * LINEAR_WARPS - 1) / (32 * LINEAR_WARPS);
-    int64_t i0 = ((int64_t)blockIdx.x % groups * LINEAR_WARPS + warp) * 32,
-            first = (int64_t)blockIdx.x / groups * LINEAR_ROW_STEP;
+    int64_t i0 = (block % groups * LINEAR_WARPS + warp) * 32, first = block / groups * LINEAR_ROW_STEP;
     dt_dropout_key key = linear_key(p.mask);
     uint32_t b[STEPS][4][2];
     for (int64_t t0 = first; t0 < first + LINEAR_ROW_STEP && t0 < p.T; t0 += 16) {
@@ -218,7 +282,7 @@ template <int STEPS> DT_KERNEL(LINEAR_THREADS, 1) linear_input_kernel(const line
                 }
                 uint32_t a[4];
                 DT_UNROLL
-                for (int k = 0; k < 4; k++) { /* columns from R on hold zeros up to the pitch, a multiple of 8 */
+                for (int k = 0; k < 4; k++) { /* columns from R on hold zeros up to the next multiple of 8 */
                     int64_t row = t + (k & 1) * 8, column = r + (k >> 1) * 8;
                     a[k] = row < p.T && column < p.R
                                ? *(const uint32_t *)((const uint16_t *)p.du.data + row * p.du.pitch + column)
@@ -266,8 +330,9 @@ DT_KERNEL(LINEAR_THREADS, 1) linear_plain_input_kernel(const linear_input_params
 struct linear_gradient {
     linear_rows rows;
     int64_t width;
-    linear_rows low; /* U or dU: [T, R_padded] */
-    float *out;      /* element (column i, rank r) at i * column_stride + r * rank_stride; added to */
+    linear_rows low;   /* U or dU: [T, low_width] */
+    int64_t low_width; /* a multiple of 8 */
+    float *out;        /* element (column i, rank r) at i * column_stride + r * rank_stride; added to */
     int64_t column_stride, rank_stride;
     int32_t first, rank;
     float scale;
@@ -311,7 +376,7 @@ DT_DEVICE void linear_fetch(const linear_columns &c, const linear_gradient &part
         int64_t t = tile * LINEAR_TILE + row, i = c.column0 + unit * 8, r = c.panel + unit * 8;
         if (tile * LINEAR_TILE >= T)
             break;
-        bool x = t < T && i < part.width, low = t < T && r < part.low.pitch;
+        bool x = t < T && i < part.width, low = t < T && r < part.low_width;
         copy_async16(tile_unit(to, row, unit), (const uint16_t *)part.rows.data + (x ? t * part.rows.pitch + i : 0),
                      x ? 16 : 0);
         if (unit >= 2 * c.begin && unit < 2 * c.end)
@@ -355,9 +420,8 @@ DT_DEVICE void linear_add(const linear_gradient &part, int64_t column, int rank,
     if (column < part.width && rank >= 0 && rank < part.rank)
         part.out[column * part.column_stride + rank * part.rank_stride] += part.scale * x;
 }
-DT_KERNEL(LINEAR_THREADS, 2) linear_columns_kernel(const linear_gradient_params p)
+DT_DEVICE void linear_columns_block(const linear_gradient_params &p, unsigned char *shared)
 {
-    DT_SHARED(shared);
     const linear_gradient part = linear_part_of(p, (int64_t)blockIdx.x);
     dt_dropout_key key = linear_key(p.mask);
     int64_t item = (int64_t)blockIdx.x - part.first_item, tiles = (p.T + LINEAR_TILE - 1) / LINEAR_TILE;
@@ -404,6 +468,17 @@ DT_KERNEL(LINEAR_THREADS, 2) linear_columns_kernel(const linear_gradient_params 
                    sum[k >> 3][k & 7] + half[column * 64 + rank]);
     }
 }
+/* The first `items` blocks compute dA and dB, the others correct dx meanwhile. */
+template <int STEPS>
+DT_KERNEL(LINEAR_THREADS, 2)
+linear_backward_kernel(const linear_gradient_params p, const linear_input_params input, int64_t items)
+{
+    DT_SHARED(shared);
+    if ((int64_t)blockIdx.x < items)
+        linear_columns_block(p, shared);
+    else
+        linear_input_block<STEPS>(input, (int64_t)blockIdx.x - items);
+}
 /* One thread a gradient element; items are counted as LINEAR_THREADS elements. */
 DT_KERNEL(LINEAR_THREADS, 1) linear_plain_gradient_kernel(const linear_gradient_params p)
 {
@@ -421,32 +496,7 @@ DT_KERNEL(LINEAR_THREADS, 1) linear_plain_gradient_kernel(const linear_gradient_
     linear_add(part, i, rank, sum);
 }
 
-/* ---------------------------------------------------------------- packing */
-
-/* B_1 .. B_k, f32, as one block-diagonal matrix [out, R_padded] in the dtype of activations: part j's rows hold its B
- * in columns row_j .. and zeros elsewhere. */
-struct linear_pack_params {
-    const float *b[LINEAR_PARTS];                   /* NULL: no adapter */
-    int64_t pitch[LINEAR_PARTS], end[LINEAR_PARTS]; /* end: rows of this and all parts before */
-    int32_t row[LINEAR_PARTS], rank[LINEAR_PARTS];
-    linear_rows out;
-    int32_t parts, R_padded;
-};
-DT_KERNEL(LINEAR_THREADS, 1) linear_pack_kernel(const linear_pack_params p)
-{
-    int64_t k = (int64_t)blockIdx.x * LINEAR_THREADS + threadIdx.x, o = k / p.R_padded;
-    int r = (int)(k % p.R_padded);
-    float x = 0.0f;
-    if (o >= p.end[p.parts - 1])
-        return;
-    DT_UNROLL
-    for (int j = 0; j < LINEAR_PARTS; j++) {
-        int64_t before = j ? p.end[j ? j - 1 : 0] : 0;
-        if (j < p.parts && o >= before && o < p.end[j] && p.b[j] && r >= p.row[j] && r < p.row[j] + p.rank[j])
-            x = p.b[j][(o - before) * p.pitch[j] + r - p.row[j]];
-    }
-    store_element(p.out.data, p.out.is_float, o * p.out.pitch + r, x);
-}
+/* ---------------------------------------------------------------- rows behind the pack */
 
 DT_KERNEL(LINEAR_THREADS, 1) linear_zero_kernel(const linear_rows to, int64_t first, int64_t rows, int64_t width)
 {

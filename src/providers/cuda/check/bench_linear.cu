@@ -114,12 +114,15 @@ static const module modules[] = {
     {"gate_up", 2560, {9216, 9216}, 2, 32, false},
     {"down", 9216, {2560}, 1, 32, true},
 };
-static dt_linear_args arguments(const module &m, int64_t T, int copy)
+static dt_tensor roomy(int64_t rows, int64_t columns, int64_t extension, float scale)
+{
+    return dt_tensor_slice(make(DT_BF16, rows, columns + extension, scale), 1, 0, columns);
+}
+static dt_linear_args arguments(const module &m, int64_t T, int64_t extension)
 {
     static const dt_step_values *values;
     dt_linear_args a = {};
     int64_t total = 0, at = 0;
-    (void)copy;
     for (int j = 0; j < m.parts; j++)
         total += m.out[j];
     if (!values) {
@@ -131,10 +134,11 @@ static dt_linear_args arguments(const module &m, int64_t T, int copy)
         values = (const dt_step_values *)p;
     }
     a.struct_size = sizeof a;
-    a.x = make(DT_BF16, T, m.in, 1), a.dx = make(DT_BF16, T, m.in, 1);
+    a.x = roomy(T, m.in, extension, 1), a.dx = roomy(T, m.in, extension, 1), a.extension = extension;
     a.T = T, a.n_parts = m.parts, a.lora_scale = 4, a.dropout = 0.05f, a.values = values;
     a.lora_a = make(DT_F32, RANK * m.parts, m.in, 0.02f), a.dlora_a = make(DT_F32, RANK * m.parts, m.in, 0.02f);
-    dt_tensor w = make(DT_BF16, total, m.in, 0.02f), y = make(DT_BF16, T, total, 1), dy = make(DT_BF16, T, total, 1), c;
+    dt_tensor w = roomy(total, m.in, extension, 0.02f), y = make(DT_BF16, T, total, 1), dy = make(DT_BF16, T, total, 1),
+              c;
     if (m.residual)
         c = make(DT_BF16, T, total, 1);
     for (int j = 0; j < m.parts; at += m.out[j++]) {
@@ -153,11 +157,11 @@ static dt_linear_args arguments(const module &m, int64_t T, int copy)
 struct sums {
     double forward, backward, base;
 };
-static void bench_module(dt_exec *exec, const module &m, int64_t T, sums *step)
+static void bench_module(dt_exec *exec, const module &m, int64_t T, int64_t extension, sums *step)
 {
     std::vector<dt_linear_args> args, bare;
     for (int i = 0; i < COPIES; i++) {
-        args.push_back(arguments(m, T, i));
+        args.push_back(arguments(m, T, extension));
         bare.push_back(args.back());
         bare.back().lora_a = dt_tensor();
         for (int j = 0; j < m.parts; j++)
@@ -177,7 +181,7 @@ static void bench_module(dt_exec *exec, const module &m, int64_t T, sums *step)
         printf("  %s %.1f", what, us);
         return us;
     };
-    printf("%-9s T %5lld:", m.name, (long long)T);
+    printf("%-9s T %5lld%s:", m.name, (long long)T, extension ? " extended" : "");
     double base = line("base y", [&](int i) {
         return linear_forward(exec, &bare[(size_t)(i % COPIES)], NULL, workspace, &error_text);
     });
@@ -190,32 +194,23 @@ static void bench_module(dt_exec *exec, const module &m, int64_t T, sums *step)
     double backward = line("backward", [&](int i) {
         return linear_backward(exec, &args[(size_t)(i % COPIES)], saved, workspace, &error_text);
     });
-    line("| U", [&](int i) {
+    line("| U, B", [&](int i) {
         linear_call c = call(i);
         return linear_inner(&c, saved);
     });
-    line("pack", [&](int i) {
+    line("dA, dB, dx", [&](int i) {
         linear_call c = call(i);
-        return linear_pack(&c);
-    });
-    line("dU", [&](int i) {
-        linear_call c = call(i);
-        return linear_low_gradient(&c);
-    });
-    line("dA,dB", [&](int i) {
-        linear_call c = call(i);
-        return linear_adapter_gradients(&c, saved);
-    });
-    line("corr", [&](int i) {
-        linear_call c = call(i);
-        return linear_adapter_input(&c);
+        c.u.data = saved;
+        if (linear_low_behind(&c))
+            c.du = linear_behind(&c.args->dx);
+        return linear_adapter_gradients(&c);
     });
     printf(" us\n");
     step->forward += forward * m.count, step->backward += backward * m.count;
     step->base += (base + base_back) * m.count;
     release();
 }
-static double bench_head(dt_exec *exec, int64_t T)
+static void bench_head(dt_exec *exec, int64_t T)
 {
     const int64_t H = 2560, V = 248320;
     dt_cross_entropy_args a = {};
@@ -261,7 +256,6 @@ static double bench_head(dt_exec *exec, int64_t T)
            (long long)T, all, (long long)c.chunk, row, 4.0 * (double)(c.chunk * V) / row * 1e-6, list, sum,
            r.loss / (double)T, (long long)r.targets);
     release();
-    return all;
 }
 
 int main(int argc, char **argv)
@@ -282,12 +276,14 @@ int main(int argc, char **argv)
     must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     exec.stream = stream;
     for (int64_t T : rows) {
-        sums step = {};
-        for (const module &m : modules)
-            bench_module(&exec, m, T, &step);
-        double head = bench_head(&exec, T);
-        printf("step      T %5lld: linear %.2f ms (products without adapters %.2f), head %.2f ms\n", (long long)T,
-               (step.forward + step.backward) * 1e-3, step.base * 1e-3, head * 1e-3);
+        for (int64_t extension : {0, 64}) {
+            sums step = {};
+            for (const module &m : modules)
+                bench_module(&exec, m, T, extension, &step);
+            printf("step      T %5lld%s: linear %.2f ms (products without adapters %.2f)\n", (long long)T,
+                   extension ? " extended" : "", (step.forward + step.backward) * 1e-3, step.base * 1e-3);
+        }
+        bench_head(&exec, T);
     }
     return 0;
 }

@@ -71,10 +71,18 @@ typedef struct {
     bool joined;   /* weights follow each other, results are neighbouring columns */
     bool plain;    /* no addends, no gradient of the weight */
     bool recorded; /* the key is read from device memory */
-    int64_t pad;   /* elements between rows of x, dx and dy; odd: nothing is aligned */
+    bool frozen_input;
+    int64_t pad;       /* elements between rows of x, dx and dy; odd: nothing is aligned */
+    int64_t extension; /* scratch behind x, dx and the weights: NaN before the call */
 } shape;
 
 #define MATRIX(dtype, rows, columns, pad) ot_tensor(pool, dtype, 2, (const int64_t[]){rows, columns}, pad)
+
+/* [rows, columns] with room for `extension` elements behind each row. */
+static dt_tensor roomy(ot_pool *pool, dt_dtype dtype, int64_t rows, int64_t columns, int64_t pad, int64_t extension)
+{
+    return dt_tensor_slice(MATRIX(dtype, rows, columns + extension, pad), 1, 0, columns);
+}
 
 static void make_parts(dt_linear_args *a, ot_pool *pool, const shape *s, bool oracle, uint64_t *seed)
 {
@@ -83,7 +91,7 @@ static void make_parts(dt_linear_args *a, ot_pool *pool, const shape *s, bool or
     int64_t total = 0, at = 0, row = 0;
     for (int j = 0; j < s->n_parts; j++)
         total += s->out[j];
-    dt_tensor w = MATRIX(weight, total, s->in, 0), y = MATRIX(activation, s->T_cap, total, 0),
+    dt_tensor w = roomy(pool, weight, total, s->in, 0, s->extension), y = MATRIX(activation, s->T_cap, total, 0),
               dy = MATRIX(activation, s->T_cap, total, oracle ? 0 : s->pad), c = MATRIX(activation, s->T_cap, total, 0),
               dw = MATRIX(parameter, total, s->in, 0);
     ot_fill_normal(&w, seed, 0.1);
@@ -96,7 +104,9 @@ static void make_parts(dt_linear_args *a, ot_pool *pool, const shape *s, bool or
         p->y = dt_tensor_slice(y, 1, at, at + s->out[j]);
         p->dy = dt_tensor_slice(dy, 1, at, at + s->out[j]);
         if (!s->joined && !oracle) {
-            p->weight = ot_like(pool, &p->weight, weight, 0);
+            dt_tensor own = roomy(pool, weight, s->out[j], s->in, 0, s->extension);
+            ot_copy(&own, &p->weight);
+            p->weight = own;
             p->y = ot_like(pool, &p->y, activation, 0);
         }
         if (!s->plain) {
@@ -124,7 +134,7 @@ static dt_linear_args make(ot_pool *pool, const shape *s, bool oracle)
     for (int j = 0; j < s->n_parts; j++)
         R += s->rank[j];
     dt_linear_args a = {DT_LINEAR_ARGS,
-                        .x = MATRIX(activation, s->T_cap, s->in, pad),
+                        .x = roomy(pool, activation, s->T_cap, s->in, pad, s->extension),
                         .T = s->T,
                         .n_parts = s->n_parts,
                         .lora_scale = 2,
@@ -133,7 +143,9 @@ static dt_linear_args make(ot_pool *pool, const shape *s, bool oracle)
                         .step = values.step,
                         .micro = values.micro,
                         .input = 9,
-                        .dx = MATRIX(activation, s->T_cap, s->in, pad)};
+                        .extension = oracle ? 0 : s->extension};
+    if (!s->frozen_input)
+        a.dx = roomy(pool, activation, s->T_cap, s->in, pad, s->extension);
     if (s->recorded && !oracle) {
         a.values = &values;
         a.seed = a.step = a.micro = 0;
@@ -145,7 +157,7 @@ static dt_linear_args make(ot_pool *pool, const shape *s, bool oracle)
         ot_fill_normal(&a.lora_a, &seed, 0.1);
         ot_fill_normal(&a.dlora_a, &seed, 0.1);
     }
-    if (!s->plain) {
+    if (!s->plain && !s->frozen_input) {
         a.dx_add = MATRIX(activation, s->T_cap, s->in, 0);
         ot_fill_normal(&a.dx_add, &seed, 1);
     }
@@ -199,6 +211,39 @@ static void bf16_shapes(void **state)
          .plain = true},
         {BF16, .T = 20, .T_cap = 21, .in = 40, .out = {16, 24}, .n_parts = 2, .rank = {4, 4}, .dropout = 0.1f,
          .pad = 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        check_shape(&list[i]);
+}
+/* The adapters inside the products, in scratch behind x, dx and the weights. */
+static void extended_shapes(void **state)
+{
+    const shape list[] = {
+        {BF16, .T = 70, .T_cap = 128, .in = 328, .out = {72, 40, 8, 8}, .n_parts = 4, .rank = {8, 8, 8, 8},
+         .dropout = 0.05f, .joined = true, .plain = true, .recorded = true, .extension = 64},
+        {BF16, .T = 65, .T_cap = 80, .in = 96, .out = {24, 16, 40}, .n_parts = 3, .rank = {4, 0, 5}, .dropout = 0.25f,
+         .plain = true, .extension = 64},
+        {BF16, .T = 33, .T_cap = 33, .in = 264, .out = {24, 8}, .n_parts = 2, .rank = {50, 70}, .joined = true,
+         .plain = true, .extension = 128},
+        {BF16, .T = 40, .T_cap = 41, .in = 64, .out = {32}, .n_parts = 1, .rank = {8}, .dropout = 0.1f,
+         .extension = 64}, /* dx_add: dU by itself */
+        {BF16, .T = 40, .T_cap = 41, .in = 64, .out = {32, 16}, .n_parts = 2, .rank = {8, 3}, .dropout = 0.1f,
+         .joined = true, .frozen_input = true, .extension = 64},
+        {BF16, .T = 20, .T_cap = 20, .in = 64, .out = {32}, .n_parts = 1, .rank = {70}, .plain = true,
+         .extension = 64}, /* too little room */
+        {.activation = DT_F32,
+         .weight = DT_BF16,
+         .T = 33,
+         .T_cap = 33,
+         .in = 64,
+         .out = {24, 8},
+         .n_parts = 2,
+         .rank = {8, 8},
+         .dropout = 0.1f,
+         .joined = true,
+         .plain = true,
+         .extension = 64},
     };
     (void)state;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
@@ -397,8 +442,8 @@ static void ties(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bf16_shapes), cmocka_unit_test(other_shapes), cmocka_unit_test(aliases),
-        cmocka_unit_test(heads),       cmocka_unit_test(ties),
+        cmocka_unit_test(bf16_shapes), cmocka_unit_test(extended_shapes), cmocka_unit_test(other_shapes),
+        cmocka_unit_test(aliases),     cmocka_unit_test(heads),           cmocka_unit_test(ties),
     };
     return cmocka_run_group_tests(tests, load, NULL);
 }
