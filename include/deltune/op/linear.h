@@ -36,10 +36,9 @@ typedef struct dt_linear_args {
     dt_tensor dx;      /* [T_cap,in], written; absent = not needed (first layer of a frozen model) */
     dt_tensor dx_add;  /* optional [T_cap,in]: dx = dx_add + ...; may be dx itself */
     dt_tensor dlora_a; /* [R,in] f32, added to */
-    /* Room for the adapters inside the products. Columns [in, in + extension) of the rows of x, dx and every weight (whose
-     * row pitches hold them) are scratch of the operator: a forward may leave values there for its backward, behind the
-     * weights also other calls with the same adapters write the same. They hold finite numbers before the first call.
-     * 0: there is none; providers may ignore it. */
+    /* Room for the adapters inside the products: columns [in, in + extension) of the rows of x, dx and every weight, whose
+     * row pitches hold them, are scratch of the operator. They may hold anything before a forward; what it leaves behind
+     * the weights its backward reads again. 0: there is none. Providers may ignore it. */
     int64_t extension;
     /* recorded steps: device memory; seed, step and micro are read there. NULL: the fields above are used */
     const dt_step_values *values;
