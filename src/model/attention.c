@@ -114,7 +114,7 @@ static dt_gate_args gate_args(const dt_pass *p, const dt_layer *l, const dt_laye
         DT_GATE_ARGS,
         .x = dt_tensor_split_last(dtp_pass_rows(p, m->core, width), c->head_dim),
         .gate = split_projections(p, l, m->proj).gate,
-        .y = dt_tensor_split_last(dtp_pass_rows(p, p->memory->mid, width), c->head_dim),
+        .y = dt_tensor_split_last(dtp_pass_inputs(p, p->memory->mid, width), c->head_dim),
         .T = p->T,
     };
 }
@@ -140,7 +140,7 @@ dt_status dtp_attention_forward(dt_pass *p, dt_layer *l, dt_layer_memory *m, voi
     const int64_t H = c->hidden;
     const projections out = split_projections(p, l, m->proj);
     dt_status status = dtp_input_norm(p, l, m, h, err);
-    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 3, dtp_pass_rows(p, p->memory->x, H));
+    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 3, dtp_pass_inputs(p, p->memory->x, H));
     in.part[0].y = out.q_rows;
     in.part[1].y = out.k_rows;
     in.part[2].y = out.v_rows;
@@ -153,7 +153,7 @@ dt_status dtp_attention_forward(dt_pass *p, dt_layer *l, dt_layer_memory *m, voi
     const dt_gate_args gate = gate_args(p, l, m);
     if (status == DT_OK)
         status = dtp_pass_forward(p, DT_OP_SIGMOID_GATE, &gate, &m->saved[DT_S_GATE], err);
-    dt_linear_args last = dtp_pass_linear(p, l, out_proj, 1, dtp_pass_rows(p, p->memory->mid, c->heads * c->head_dim));
+    dt_linear_args last = dtp_pass_linear(p, l, out_proj, 1, dtp_pass_inputs(p, p->memory->mid, c->heads * c->head_dim));
     last.part[0].c = dtp_pass_rows(p, h, H);
     last.part[0].y = dtp_pass_rows(p, m->h1, H);
     if (status == DT_OK)
@@ -166,10 +166,10 @@ static dt_status backward_out(dt_pass *p, dt_layer *l, dt_layer_memory *m, const
 {
     const dt_model_config *c = p->config;
     const int64_t width = c->heads * c->head_dim;
-    const dt_tensor dmid = dtp_pass_rows(p, p->memory->dmid, width);
+    const dt_tensor dmid = dtp_pass_inputs(p, p->memory->dmid, width);
     dt_gate_args gate = gate_args(p, l, m);
     dt_status status = dtp_pass_forward(p, DT_OP_SIGMOID_GATE, &gate, &m->saved[DT_S_GATE], err);
-    dt_linear_args last = dtp_pass_linear(p, l, out_proj, 1, dtp_pass_rows(p, p->memory->mid, width));
+    dt_linear_args last = dtp_pass_linear(p, l, out_proj, 1, dtp_pass_inputs(p, p->memory->mid, width));
     last.part[0].dy = dtp_pass_rows(p, p->memory->dh, c->hidden);
     last.dx = dmid;
     if (status == DT_OK)
@@ -188,7 +188,7 @@ static dt_status backward_attend(dt_pass *p, dt_layer *l, dt_layer_memory *m, co
     const projections in = split_projections(p, l, m->proj);
     dt_status status = rotate(p, l, m, err);
     dt_attention_args a = attention_args(p, l, m);
-    a.d_o = dt_tensor_split_last(dtp_pass_rows(p, p->memory->dmid, c->heads * c->head_dim), c->head_dim);
+    a.d_o = dt_tensor_split_last(dtp_pass_inputs(p, p->memory->dmid, c->heads * c->head_dim), c->head_dim);
     a.dq = rotated_q(p, p->memory->dmix);
     a.dk = rotated_k(p, l, p->memory->dmix);
     a.dv = d->v;
@@ -225,7 +225,7 @@ dt_status dtp_attention_backward(dt_pass *p, dt_layer *l, dt_layer_memory *m, vo
         status = backward_attend(p, l, m, &d, err);
     if (status == DT_OK)
         status = dtp_input_norm(p, l, m, h, err);
-    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 3, dtp_pass_rows(p, p->memory->x, H));
+    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 3, dtp_pass_inputs(p, p->memory->x, H));
     in.part[0].dy = d.q_rows;
     in.part[1].dy = d.k_rows;
     in.part[2].dy = d.v_rows;

@@ -90,7 +90,7 @@ static dt_rms_norm_gated_args gated_norm_args(const dt_pass *p, const dt_layer *
         .z = dt_tensor_split_last(split_projections(p, m->proj).z, c->value_dim),
         .weight = l->w[DT_W_GATED_NORM].value,
         .dweight = l->w[DT_W_GATED_NORM].grad,
-        .y = dt_tensor_split_last(dtp_pass_rows(p, p->memory->mid, width), c->value_dim),
+        .y = dt_tensor_split_last(dtp_pass_inputs(p, p->memory->mid, width), c->value_dim),
         .eps = (float)c->rms_eps,
         .T = p->T,
     };
@@ -165,7 +165,7 @@ dt_status dtp_gated_delta_net_forward(dt_pass *p, dt_layer *l, dt_layer_memory *
     const int64_t H = p->config->hidden;
     const projections out = split_projections(p, m->proj);
     dt_status status = dtp_input_norm(p, l, m, h, err);
-    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 4, dtp_pass_rows(p, p->memory->x, H));
+    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 4, dtp_pass_inputs(p, p->memory->x, H));
     in.part[0].y = out.qkv;
     in.part[1].y = out.z;
     in.part[2].y = out.b;
@@ -181,7 +181,7 @@ dt_status dtp_gated_delta_net_forward(dt_pass *p, dt_layer *l, dt_layer_memory *
     if (status == DT_OK)
         status = dtp_pass_forward(p, DT_OP_RMS_NORM_GATED, &norm, &m->saved[DT_S_GATE], err);
     dt_linear_args last =
-        dtp_pass_linear(p, l, out_proj, 1, dtp_pass_rows(p, p->memory->mid, dtp_config_value_width(p->config)));
+        dtp_pass_linear(p, l, out_proj, 1, dtp_pass_inputs(p, p->memory->mid, dtp_config_value_width(p->config)));
     last.part[0].c = dtp_pass_rows(p, h, H);
     last.part[0].y = dtp_pass_rows(p, m->h1, H);
     if (status == DT_OK)
@@ -193,11 +193,11 @@ dt_status dtp_gated_delta_net_forward(dt_pass *p, dt_layer *l, dt_layer_memory *
 static dt_status backward_out(dt_pass *p, dt_layer *l, dt_layer_memory *m, const projections *d, dt_err *err)
 {
     const dt_model_config *c = p->config;
-    const dt_tensor dmid = dtp_pass_rows(p, p->memory->dmid, dtp_config_value_width(c));
+    const dt_tensor dmid = dtp_pass_inputs(p, p->memory->dmid, dtp_config_value_width(c));
     dt_rms_norm_gated_args norm = gated_norm_args(p, l, m);
     dt_status status = dtp_pass_forward(p, DT_OP_RMS_NORM_GATED, &norm, &m->saved[DT_S_GATE], err);
     dt_linear_args last =
-        dtp_pass_linear(p, l, out_proj, 1, dtp_pass_rows(p, p->memory->mid, dtp_config_value_width(c)));
+        dtp_pass_linear(p, l, out_proj, 1, dtp_pass_inputs(p, p->memory->mid, dtp_config_value_width(c)));
     last.part[0].dy = dtp_pass_rows(p, p->memory->dh, c->hidden);
     last.dx = dmid;
     if (status == DT_OK)
@@ -218,7 +218,7 @@ static dt_status backward_mix(dt_pass *p, dt_layer *l, dt_layer_memory *m, const
     dt_gdn_args gdn = gdn_args(p, m);
     dt_gdn_gates_args gates = gates_args(p, l, m);
     dt_status status = dtp_pass_forward(p, DT_OP_CAUSAL_CONV1D, &conv, &m->saved[DT_S_CONV], err);
-    gdn.d_o = dt_tensor_split_last(dtp_pass_rows(p, p->memory->dmid, dtp_config_value_width(c)), c->value_dim);
+    gdn.d_o = dt_tensor_split_last(dtp_pass_inputs(p, p->memory->dmid, dtp_config_value_width(c)), c->value_dim);
     gdn.dq = heads_of(p, p->memory->dmix, 0, c->key_heads, c->key_dim);
     gdn.dk = heads_of(p, p->memory->dmix, K, c->key_heads, c->key_dim);
     gdn.dv = heads_of(p, p->memory->dmix, 2 * K, c->value_heads, c->value_dim);
@@ -246,7 +246,7 @@ dt_status dtp_gated_delta_net_backward(dt_pass *p, dt_layer *l, dt_layer_memory 
         status = backward_mix(p, l, m, &d, err);
     if (status == DT_OK)
         status = dtp_input_norm(p, l, m, h, err);
-    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 4, dtp_pass_rows(p, p->memory->x, H));
+    dt_linear_args in = dtp_pass_linear(p, l, in_proj, 4, dtp_pass_inputs(p, p->memory->x, H));
     in.part[0].dy = d.qkv;
     in.part[1].dy = d.z;
     in.part[2].dy = d.b;

@@ -8,7 +8,7 @@ dt_status dtp_input_norm(dt_pass *p, dt_layer *l, dt_layer_memory *m, void *h, d
 {
     const int64_t H = p->config->hidden;
     const dt_rms_norm_args a =
-        dtp_pass_norm(p, &l->w[DT_W_INPUT_NORM], dtp_pass_rows(p, h, H), dtp_pass_rows(p, p->memory->x, H));
+        dtp_pass_norm(p, &l->w[DT_W_INPUT_NORM], dtp_pass_rows(p, h, H), dtp_pass_inputs(p, p->memory->x, H));
     return dtp_pass_forward(p, DT_OP_RMS_NORM, &a, &m->saved[DT_S_INPUT_NORM], err);
 }
 
@@ -17,7 +17,7 @@ dt_status dtp_input_backward(dt_pass *p, dt_layer *l, dt_layer_memory *m, void *
 {
     const int64_t H = p->config->hidden;
     if (need_dx)
-        in->dx = dtp_pass_rows(p, p->memory->dx, H);
+        in->dx = dtp_pass_inputs(p, p->memory->dx, H);
     dt_status status = dtp_pass_backward(p, DT_OP_LINEAR, in, &m->saved[DT_S_IN], err);
     if (status != DT_OK || !need_dx)
         return status;
@@ -77,12 +77,12 @@ static dt_embedding_args embedding_args(const dt_pass *p)
     };
 }
 
-static void tap(const dt_pass *p, int64_t index, void *hidden)
+static void tap(const dt_pass *p, int64_t index, dt_tensor hidden)
 {
     const dt_model *m = p->model;
     if (!m->tap || p->planning)
         return;
-    const dt_tensor rows = dt_tensor_slice(dtp_pass_rows(p, hidden, p->config->hidden), 0, 0, p->pack_T);
+    const dt_tensor rows = dt_tensor_slice(hidden, 0, 0, p->pack_T);
     m->tap(m->tap_user, index, &rows);
 }
 
@@ -92,7 +92,7 @@ dt_status dtp_pass_trunk(dt_pass *p, dt_err *err)
     const dt_embedding_args embedding = embedding_args(p);
     dt_status status = dtp_pass_forward(p, DT_OP_EMBEDDING, &embedding, &m->embedding, err);
     for (int64_t i = 0; status == DT_OK && i < p->config->layers; i++) {
-        tap(p, i, m->h[i]);
+        tap(p, i, dtp_pass_rows(p, m->h[i], p->config->hidden));
         status = dtp_layer_forward(p, i, err);
         if (status != DT_OK)
             dt_err_prefix(err, "layer %lld: ", (long long)i);
@@ -104,7 +104,7 @@ static dt_rms_norm_args final_norm_args(const dt_pass *p)
 {
     const int64_t H = p->config->hidden;
     return dtp_pass_norm(p, &p->model->store->final_norm, dtp_pass_rows(p, p->memory->h[p->config->layers], H),
-                         dtp_pass_rows(p, p->memory->x, H));
+                         dtp_pass_inputs(p, p->memory->x, H));
 }
 
 dt_status dtp_pass_final_norm(dt_pass *p, dt_err *err)
@@ -112,7 +112,7 @@ dt_status dtp_pass_final_norm(dt_pass *p, dt_err *err)
     const dt_rms_norm_args norm = final_norm_args(p);
     dt_status status = dtp_pass_forward(p, DT_OP_RMS_NORM, &norm, &p->memory->final_norm, err);
     if (status == DT_OK)
-        tap(p, p->config->layers, p->memory->x);
+        tap(p, p->config->layers, norm.y);
     return status;
 }
 
@@ -122,7 +122,7 @@ static dt_status head(dt_pass *p, const float *weights, float grad_scale, dt_cro
     const dt_weight *w = &p->model->store->head;
     dt_cross_entropy_args a = {
         DT_CROSS_ENTROPY_ARGS,
-        .h = dtp_pass_rows(p, m->x, p->config->hidden),
+        .h = dtp_pass_inputs(p, m->x, p->config->hidden),
         .weight = w->value,
         .target = dt_tensor_1d(m->targets, DT_I32, p->rows),
         .T = p->T,
@@ -134,7 +134,7 @@ static dt_status head(dt_pass *p, const float *weights, float grad_scale, dt_cro
     if (weights)
         a.row_weight = dt_tensor_1d(m->weights, DT_F32, p->rows);
     if (p->keep) {
-        a.dh = dtp_pass_rows(p, m->dx, p->config->hidden);
+        a.dh = dtp_pass_inputs(p, m->dx, p->config->hidden);
         a.dweight = w->grad;
     } else {
         a.row_loss = dt_tensor_1d(m->row_loss, DT_F32, p->rows);
@@ -146,7 +146,7 @@ static dt_status backward(dt_pass *p, dt_err *err)
 {
     dt_memory *m = p->memory;
     dt_rms_norm_args norm = final_norm_args(p);
-    norm.dy = dtp_pass_rows(p, m->dx, p->config->hidden);
+    norm.dy = dtp_pass_inputs(p, m->dx, p->config->hidden);
     norm.dx = dtp_pass_rows(p, m->dh, p->config->hidden);
     dt_status status = dtp_pass_backward(p, DT_OP_RMS_NORM, &norm, &m->final_norm, err);
     for (int64_t i = p->config->layers - 1; status == DT_OK && i >= p->model->first_trained; i--) {

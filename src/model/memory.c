@@ -70,16 +70,16 @@ static void place_work(dt_memory *m, const shape *s, dt_cursor *c)
 {
     const dt_model_config *config = s->config;
     const size_t row = (size_t)m->rows * s->element;
-    const size_t hidden = row * (size_t)config->hidden;
-    const size_t mid = row * (size_t)larger(config->intermediate, widest(s, dtp_mixer_width));
+    const size_t hidden = row * (size_t)config->hidden, scratch = row * (size_t)m->extension;
+    const size_t mid = row * (size_t)larger(config->intermediate, widest(s, dtp_mixer_width)) + scratch;
     const size_t mix = row * (size_t)widest(s, dtp_mix_width);
-    m->x = dtp_take(c, hidden);
+    m->x = dtp_take(c, hidden + scratch);
     m->mid = dtp_take(c, mid);
     m->mix = dtp_take(c, mix);
     if (!m->train)
         return;
     m->dh = dtp_take(c, hidden);
-    m->dx = dtp_take(c, hidden);
+    m->dx = dtp_take(c, hidden + scratch);
     m->dmid = dtp_take(c, mid);
     m->dmix = dtp_take(c, mix);
     m->dproj = dtp_take(c, row * (size_t)widest(s, dtp_proj_width));
@@ -149,6 +149,7 @@ static dt_memory *new_memory(dt_model *model, const dt_memory_options *o)
     m->rows = o->rows;
     m->n_seq = o->n_seq;
     m->train = o->train;
+    m->extension = dtp_store_extension(model->store);
     m->h = dtp_calloc((size_t)model->config->layers + 1, sizeof *m->h);
     m->layer = dtp_calloc((size_t)model->config->layers, sizeof *m->layer);
     m->record = o->record;

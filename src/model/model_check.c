@@ -286,16 +286,17 @@ static dt_status compare_gradients(model_case *c, const dt_st *expected, bool lo
 static dt_status collect(model_case *c, const dt_tensor *rows, float *to, dt_err *err)
 {
     const int64_t T = rows->shape[0], width = rows->shape[1];
-    const size_t row_bytes = (size_t)width * dt_dtype_size(rows->dtype);
-    char *host = dtp_calloc((size_t)T, row_bytes);
+    const size_t element = dt_dtype_size(rows->dtype), pitch = (size_t)rows->stride[0] * element;
+    char *host = dtp_calloc((size_t)T, pitch);
     if (!host)
         return dt_fail(err, DT_E_NOMEM, "no memory for %lld rows of %lld", (long long)T, (long long)width);
-    dt_status status = dt_exec_download(c->exec, host, rows->data, (size_t)T * row_bytes, err);
+    const size_t bytes = T ? (size_t)(T - 1) * pitch + (size_t)width * element : 0;
+    dt_status status = dt_exec_download(c->exec, host, rows->data, bytes, err);
     if (status == DT_OK)
         status = dt_exec_synchronize(c->exec, err);
     for (int64_t t = 0; status == DT_OK && t < T; t++)
         if (c->pack_row[t] >= 0)
-            dtp_widen(to + c->pack_row[t] * width, host + (size_t)t * row_bytes, rows->dtype, (size_t)width);
+            dtp_widen(to + c->pack_row[t] * width, host + (size_t)t * pitch, rows->dtype, (size_t)width);
     free(host);
     return status;
 }

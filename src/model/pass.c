@@ -34,6 +34,11 @@ dt_tensor dtp_pass_rows_f32(const dt_pass *p, float *data, int64_t width)
     return dt_tensor_2d(data, DT_F32, p->rows, width);
 }
 
+dt_tensor dtp_pass_inputs(const dt_pass *p, void *data, int64_t width)
+{
+    return dtp_pass_columns(p, data, width + p->memory->extension, 0, width);
+}
+
 dt_tensor dtp_pass_columns(const dt_pass *p, void *data, int64_t total, int64_t from, int64_t width)
 {
     return dt_tensor_slice(dtp_pass_rows(p, data, total), 1, from, from + width);
@@ -56,6 +61,7 @@ dt_linear_args dtp_pass_linear(const dt_pass *p, const dt_layer *layer, const dt
         .step = p->key.step,
         .micro = p->key.micro,
         .input = (uint32_t)(layer->index * DT_LAYER_INPUTS + input),
+        .extension = lora->extension,
         .values = p->values,
     };
     for (int i = 0; i < n; i++)

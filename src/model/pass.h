@@ -54,6 +54,7 @@ typedef struct dt_memory {
     int64_t rows, n_seq;
     int64_t recomputed; /* layers below this share one dt_layer_memory and run again in backward */
     bool train;
+    int64_t extension;      /* columns behind each row of x, mid, dx, dmid: scratch of linear maps */
     void **h;               /* [layers + 1] residual stream before each layer and at the end; one buffer unless train */
     dt_layer_memory *layer; /* [layers] */
     dt_saved embedding, final_norm;
@@ -141,6 +142,8 @@ dt_status dtp_pass_backward(dt_pass *p, dt_op op, const void *args, dt_saved *sa
 /* [rows, width] of activations, or of f32. */
 dt_tensor dtp_pass_rows(const dt_pass *p, void *data, int64_t width);
 dt_tensor dtp_pass_rows_f32(const dt_pass *p, float *data, int64_t width);
+/* The same of x, mid, dx or dmid: rows of inputs of linear maps, or of their gradients. */
+dt_tensor dtp_pass_inputs(const dt_pass *p, void *data, int64_t width);
 /* Columns [from, from + width) of [rows, total] activations. */
 dt_tensor dtp_pass_columns(const dt_pass *p, void *data, int64_t total, int64_t from, int64_t width);
 

@@ -215,7 +215,8 @@ static dt_status read_logits(dt_session *s, int64_t row, float *out, dt_err *err
     dt_model *m = s->model;
     const int64_t H = m->config->hidden, V = m->config->vocab;
     const size_t element = dt_dtype_size(m->activation);
-    const dt_tensor hidden = dt_tensor_2d((char *)s->memory->x + (size_t)(row * H) * element, m->activation, 1, H);
+    const size_t pitch = (size_t)(H + s->memory->extension) * element;
+    const dt_tensor hidden = dt_tensor_2d((char *)s->memory->x + (size_t)row * pitch, m->activation, 1, H);
     dt_status status = dtp_model_logits(m, hidden, dt_tensor_2d(s->logits, m->activation, 1, V), err);
     if (status == DT_OK)
         status = dt_exec_download(m->exec, s->host_logits, s->logits, (size_t)V * element, err);

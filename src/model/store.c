@@ -1,6 +1,7 @@
 #include "model/store.h"
 #include "core/memory.h"
 #include "model/store_private.h"
+#include "model/upload_rows.h"
 #include "model/widen.h"
 #include <stdlib.h>
 #include <string.h>
@@ -167,12 +168,61 @@ static size_t held_bytes(const dt_weight *w)
     return (size_t)dtp_weight_count(&w->info) * dt_dtype_size(held_dtype(w));
 }
 
-static dt_tensor weight_view(const dt_weight *w, void *data, dt_dtype dtype)
+/* `extension`: elements between the rows of a matrix. */
+static dt_tensor weight_view(const dt_weight *w, void *data, dt_dtype dtype, int64_t extension)
 {
     const int64_t *n = w->info.shape;
     if (w->info.rank == 1)
         return dt_tensor_1d(data, dtype, n[0]);
-    return dt_tensor_2d(data, dtype, n[0], w->info.rank == 3 ? n[2] : n[1]);
+    const int64_t width = w->info.rank == 3 ? n[2] : n[1];
+    return dt_tensor_slice(dt_tensor_2d(data, dtype, n[0], width + extension), 1, 0, width);
+}
+
+/* ---- scratch behind the rows of adapted maps ----
+ * It comes in steps of 64 columns, in which products advance. Where the adapters of an input need more than 128, zeros
+ * would be most of what their block-diagonal form multiplies with: then they stay apart. */
+enum { EXTENSION_STEP = 64, EXTENSION_MOST = 128 };
+
+static void set_extensions(dt_store *s, dt_layer *layer, const dt_lora *lora)
+{
+    dt_weight_info info[DT_MAX_LAYER_TENSORS];
+    int modules;
+    dtp_layer_tensors(s->config, layer->index, info, &modules);
+    for (int input = 0; input < DT_LAYER_INPUTS; input++) {
+        int64_t rank = 0;
+        bool bf16 = true;
+        for (int m = 0; m < modules; m++) {
+            if (info[m].input != input)
+                continue;
+            bf16 = bf16 && held_dtype(&layer->w[info[m].id]) == DT_BF16;
+            if (dtp_lora_targets(lora, layer->index, m))
+                rank += dtp_lora_settings(lora).rank;
+        }
+        const int64_t room = (rank + EXTENSION_STEP - 1) / EXTENSION_STEP * EXTENSION_STEP;
+        layer->lora[input].extension = bf16 && room <= EXTENSION_MOST ? room : 0;
+    }
+}
+
+int64_t dtp_store_extension(const dt_store *s)
+{
+    int64_t widest = 0;
+    for (int64_t i = 0; i < s->config->layers; i++)
+        for (int input = 0; input < DT_LAYER_INPUTS; input++)
+            if (s->layer[i].lora[input].extension > widest)
+                widest = s->layer[i].lora[input].extension;
+    return widest;
+}
+
+/* The scratch behind the rows of a weight of `layer` (NULL: an outer weight, which has none). */
+static int64_t extension_of(const dt_layer *layer, const dt_weight *w)
+{
+    return layer && w->info.input != DT_INPUT_NONE ? layer->lora[w->info.input].extension : 0;
+}
+
+static size_t placed_bytes(const dt_layer *layer, const dt_weight *w)
+{
+    const int64_t extension = extension_of(layer, w);
+    return held_bytes(w) + (extension ? (size_t)(w->info.shape[0] * extension) * dt_dtype_size(held_dtype(w)) : 0);
 }
 
 static dt_status add_block(dt_store *s, size_t bytes, char **out, dt_err *err)
@@ -191,7 +241,7 @@ static dt_status add_block(dt_store *s, size_t bytes, char **out, dt_err *err)
 static dt_status upload_weight(dt_store *s, dt_weight *w, void *to, dt_err *err)
 {
     const dt_st_tensor *t = w->stored.tensor;
-    w->value = weight_view(w, to, held_dtype(w));
+    w->value = weight_view(w, to, held_dtype(w), 0);
     if (t->dtype != DT_F16)
         return dt_exec_upload(s->exec, to, t->data, t->bytes, err);
     float *wide = dtp_calloc((size_t)dtp_weight_count(&w->info), sizeof *wide);
@@ -212,7 +262,7 @@ static dt_status place_mapped(dt_store *s, dt_weight *w, void *user, dt_err *err
     (void)user;
     s->weight_bytes += held_bytes(w);
     if (t->dtype != DT_F16 && (uintptr_t)t->data % dt_dtype_size(t->dtype) == 0) {
-        w->value = weight_view(w, (void *)(uintptr_t)t->data, t->dtype);
+        w->value = weight_view(w, (void *)(uintptr_t)t->data, t->dtype, 0);
         return DT_OK;
     }
     char *memory;
@@ -223,7 +273,7 @@ static dt_status place_mapped(dt_store *s, dt_weight *w, void *user, dt_err *err
 enum { BLOCK_ALIGNMENT = 256 };
 
 /* Offsets of the weights of a block: linear maps of one input follow each other without a gap. Returns the size. */
-static size_t layout_block(dt_weight *const *w, int n, size_t *offset)
+static size_t layout_block(const dt_layer *layer, dt_weight *const *w, int n, size_t *offset)
 {
     size_t end = 0;
     for (int i = 0; i < n; i++) {
@@ -232,36 +282,52 @@ static size_t layout_block(dt_weight *const *w, int n, size_t *offset)
         if (!adjacent)
             end = (end + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT;
         offset[i] = end;
-        end += held_bytes(w[i]);
+        end += placed_bytes(layer, w[i]);
     }
     return end;
 }
 
-static dt_status place_block(dt_store *s, dt_weight *const *w, int n, dt_err *err)
+static dt_status upload_extended(dt_row_upload *u, dt_weight *w, void *to, int64_t extension, dt_err *err)
+{
+    w->value = weight_view(w, to, DT_BF16, extension);
+    return dtp_upload_rows(u, to, (size_t)w->value.stride[0] * 2, w->stored.tensor->data, (size_t)w->value.shape[1] * 2,
+                           w->value.shape[0], err);
+}
+
+/* `layer` NULL: the outer weights. */
+static dt_status place_block(dt_store *s, dt_row_upload *u, const dt_layer *layer, dt_weight *const *w, int n,
+                             dt_err *err)
 {
     size_t offset[DT_MAX_LAYER_TENSORS];
     char *memory = NULL;
-    size_t bytes = layout_block(w, n, offset);
+    size_t bytes = layout_block(layer, w, n, offset);
     dt_status status = add_block(s, bytes, &memory, err);
-    for (int i = 0; status == DT_OK && i < n; i++)
-        status = upload_weight(s, w[i], memory + offset[i], err);
+    for (int i = 0; status == DT_OK && i < n; i++) {
+        const int64_t extension = extension_of(layer, w[i]);
+        status = extension ? upload_extended(u, w[i], memory + offset[i], extension, err)
+                           : upload_weight(s, w[i], memory + offset[i], err);
+    }
     s->weight_bytes += bytes;
     return status;
 }
 
-static dt_status place_blocks(dt_store *s, dt_err *err)
+static dt_status place_blocks(dt_store *s, const dt_lora *lora, dt_err *err)
 {
     dt_weight *outer[] = {&s->embedding, &s->final_norm, &s->head};
-    dt_status status = place_block(s, outer, s->config->tied ? 2 : 3, err);
+    dt_row_upload upload = {.exec = s->exec};
+    dt_status status = place_block(s, &upload, NULL, outer, s->config->tied ? 2 : 3, err);
     for (int64_t i = 0; status == DT_OK && i < s->config->layers; i++) {
         dt_weight_info info[DT_MAX_LAYER_TENSORS];
         dt_weight *w[DT_MAX_LAYER_TENSORS];
         int modules, n = dtp_layer_tensors(s->config, i, info, &modules);
         for (int k = 0; k < n; k++)
             w[k] = &s->layer[i].w[info[k].id];
-        status = place_block(s, w, n, err);
+        if (lora)
+            set_extensions(s, &s->layer[i], lora);
+        status = place_block(s, &upload, &s->layer[i], w, n, err);
     }
-    return status;
+    const dt_status ended = dtp_upload_rows_end(&upload, status == DT_OK ? err : NULL);
+    return status == DT_OK ? ended : status;
 }
 
 /* ---- life ---- */
@@ -271,7 +337,7 @@ static dt_status build(dt_store *s, const dt_store_options *o, dt_err *err)
     dt_status status = match_checkpoint(s, err);
     if (status == DT_OK && o->tune != DT_TUNE_FULL)
         status = s->exec->device == DT_DEVICE_CPU && !o->copy ? each_weight(s, place_mapped, NULL, err)
-                                                              : place_blocks(s, err);
+                                                              : place_blocks(s, o->lora, err);
     if (status == DT_OK && (o->tune == DT_TUNE_FULL || o->lora))
         status = dtp_store_add_trainable(s, o, err);
     if (s->config->tied) {

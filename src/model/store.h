@@ -2,7 +2,8 @@
  *
  * Frozen weights keep the dtype of the checkpoint (F16 is widened to F32). On the CPU they are the mapped file itself.
  * On a device each block (a layer, or the embedding, final norm and head) is one buffer in which linear maps of one
- * input are row-adjacent: qkv|z|b|a, q|k|v, gate|up. Trainable tensors are f32 in one flat buffer (trainable.h): LoRA A
+ * input are row-adjacent: qkv|z|b|a, q|k|v, gate|up; where these have adapters, their rows have scratch behind them
+ * (dt_linear_args.extension). Trainable tensors are f32 in one flat buffer (trainable.h): LoRA A
  * and B, the A of one input stacked; or all weights of the text model.
  * Not for: activations (model/plan.h). */
 #ifndef DT_MODEL_STORE_H
@@ -28,6 +29,7 @@ typedef struct dt_input_lora {
     dt_tensor a, da;                                           /* stacked [R,in]; absent when none is adapted */
     dt_tensor b[DT_LINEAR_MAX_PARTS], db[DT_LINEAR_MAX_PARTS]; /* absent: that part has none */
     int64_t row[DT_LINEAR_MAX_PARTS];
+    int64_t extension; /* scratch columns behind the rows of these maps */
 } dt_input_lora;
 
 typedef struct dt_layer {
@@ -75,6 +77,9 @@ dt_status dtp_store_add_moments(dt_store *store, dt_err *err);
 
 /* Weight decay groups: norms and biases are not decayed. */
 bool dtp_decays(const char *name);
+
+/* The widest scratch behind the rows of any linear map. */
+int64_t dtp_store_extension(const dt_store *store);
 
 /* The weight called `name`, or NULL. */
 dt_weight *dtp_store_find(dt_store *store, const char *name);

@@ -21,6 +21,7 @@ enum {
     LINEAR_TILE = 64,  /* rows and columns of a tile of linear_columns_kernel */
     LINEAR_STAGES = 4, /* tiles in flight there */
     LINEAR_PARTS = 4,
+    LINEAR_SHORT = 1024, /* rows of a pack whose products launches matter to */
     LINEAR_ROW_STEP = 64 /* rows a block of linear_input_kernel visits */
 };
 
