@@ -3,57 +3,78 @@
  * Work runs as late as a real device may run it: launches, zeros, and copies between device and page-locked memory wait
  * in a queue until something must see their results. Memory that the host writes again too early, or reads before it
  * has waited, therefore shows as a wrong result. A recording is the list of its work; by-value arguments are copied
- * into it, so a constant that should have changed from step to step shows as well. */
+ * into it, so a constant that should have changed from step to step shows as well. Device memory cannot be touched but
+ * by work that runs: a host that follows a device pointer dies, as it would with a card. */
 #ifndef DT_CUDA_DEVICE_EMULATED_HPP
 #define DT_CUDA_DEVICE_EMULATED_HPP
 #include <deque>
+#include <sys/mman.h>
 
 #include "providers/cuda/device.cuh"
 
 namespace emu
 {
 typedef std::vector<std::function<void()>> recording;
+struct block {
+    size_t bytes; /* whole pages */
+    bool device;
+};
 struct stream {
     std::deque<std::function<void()>> queue;
-    uint64_t queued, done;                /* pieces of work ever */
-    recording *record;                    /* being recorded */
-    std::map<const char *, size_t> known; /* blocks of device and page-locked memory: start, bytes */
+    uint64_t queued, done;         /* pieces of work ever */
+    recording *record;             /* being recorded */
+    std::map<char *, block> known; /* of device and page-locked memory, by their start */
 };
 static inline stream *stream_of(const dt_exec *exec)
 {
     return (stream *)exec->stream;
 }
+static inline void protect(const stream *s, bool open)
+{
+    for (const auto &entry : s->known)
+        if (entry.second.device)
+            mprotect(entry.first, entry.second.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
 static inline void run_until(stream *s, uint64_t end)
 {
+    if (s->done >= end)
+        return;
+    protect(s, true);
     while (s->done < end) {
         std::function<void()> work = std::move(s->queue.front());
         s->queue.pop_front();
         work();
         s->done++;
     }
+    protect(s, false);
 }
 static inline bool is_known(const stream *s, const void *memory)
 {
-    auto after = s->known.upper_bound((const char *)memory);
+    auto after = s->known.upper_bound((char *)(uintptr_t)memory);
     if (after == s->known.begin())
         return false;
     --after;
-    return (const char *)memory < after->first + after->second;
+    return (const char *)memory < after->first + after->second.bytes;
 }
-static inline dt_status allocate(const dt_exec *exec, void **out, size_t bytes, dt_err *err)
+static inline dt_status allocate(const dt_exec *exec, void **out, size_t bytes, bool on_device, dt_err *err)
 {
-    *out = aligned_alloc(256, dtp_round_up(bytes + 1, 256));
-    if (!*out)
+    size_t pages = dtp_round_up(bytes + 1, 4096);
+    void *memory = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
         return dt_fail(err, DT_E_NOMEM, "cannot allocate %zu bytes", bytes);
-    memset(*out, 0xff, bytes); /* NaN */
-    stream_of(exec)->known[(const char *)*out] = bytes ? bytes : 1;
+    memset(memory, 0xff, bytes); /* NaN */
+    if (on_device)
+        mprotect(memory, pages, PROT_NONE);
+    stream_of(exec)->known[(char *)memory] = {pages, on_device};
+    *out = memory;
     return DT_OK;
 }
 static inline void release(const dt_exec *exec, void *memory)
 {
-    run_until(stream_of(exec), stream_of(exec)->queued); /* as cudaFree does */
-    stream_of(exec)->known.erase((const char *)memory);
-    free(memory);
+    stream *s = stream_of(exec);
+    run_until(s, s->queued); /* as cudaFree does */
+    munmap(memory, s->known[(char *)memory].bytes);
+    s->known.erase((char *)memory);
 }
 } /* namespace emu */
 
@@ -83,7 +104,7 @@ static void device_close(dt_exec *exec)
 }
 static dt_status device_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
 {
-    return emu::allocate(exec, out, bytes, err);
+    return emu::allocate(exec, out, bytes, true, err);
 }
 static void device_release(dt_exec *exec, void *memory)
 {
@@ -105,7 +126,9 @@ static dt_status device_copy(dt_exec *exec, void *to, const void *from, size_t b
         return dt_fail(err, DT_E_ARG, "emulated CUDA: a copy that touches ordinary host memory is recorded");
     } else if (bytes) {
         emu::run_until(s, s->queued);
+        emu::protect(s, true);
         memmove(to, from, bytes);
+        emu::protect(s, false);
     }
     return DT_OK;
 }
@@ -118,7 +141,7 @@ static dt_status device_synchronize(dt_exec *exec, dt_err *err)
 
 static dt_status device_host_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
 {
-    return emu::allocate(exec, out, bytes, err);
+    return emu::allocate(exec, out, bytes, false, err);
 }
 static void device_host_release(dt_exec *exec, void *memory)
 {
