@@ -1,7 +1,7 @@
 /* Rates of the matrix products of the 4B model by cuBLASLt: each shape of a training step at 512, 2,048 and 8,192 rows,
  * every algorithm the library proposes, the first marked (it is the one that runs).
  *
- *     cuda_gemm_bench [all]        "all": every choice, else the first four
+ *     cuda_gemm_bench [all|first]  every choice, or the first of forward and input gradient alone; else the first four
  * Products are replayed as a CUDA graph of several calls over rotating weights, so that these come from memory. */
 #include <algorithm>
 #include <cuda_bf16.h>
@@ -166,7 +166,8 @@ static gemm_product adapter_down(int64_t T, const bench_shape &s, int64_t R)
 
 int main(int argc, char **argv)
 {
-    int limit = argc > 1 && strcmp(argv[1], "all") == 0 ? 8 : 4;
+    bool first = argc > 1 && strcmp(argv[1], "first") == 0;
+    int limit = first ? 1 : argc > 1 && strcmp(argv[1], "all") == 0 ? 8 : 4;
     char why[512];
     dt_exec exec = {};
     exec.device = DT_DEVICE_CUDA;
@@ -188,7 +189,7 @@ int main(int argc, char **argv)
             int64_t T = rows[r];
             report(&exec, s.name, "y", forward(T, s, s.out == 2560), limit, ceilings[r]);
             report(&exec, s.name, "dx", data_gradient(T, s), limit, ceilings[r]);
-            if (s.extension)
+            if (s.extension || first)
                 continue;
             report(&exec, s.name, "dW", weight_gradient(T, s), 2, ceilings[r]);
             int64_t R = s.in != 2560 ? 8 : s.out == 18432 ? 16 : 32;
@@ -198,8 +199,10 @@ int main(int argc, char **argv)
     const bench_shape head = {"head", 248320, 2560, 0};
     for (int64_t T : {512, 1024}) {
         report(&exec, "head", "logits", forward(T, head, false), limit, 690);
-        report(&exec, "head", "dh", data_gradient(T, head), 8, 690);
+        report(&exec, "head", "dh", data_gradient(T, head), first ? 1 : 8, 690);
     }
+    if (first)
+        return 0;
     report(&exec, "head", "dW", weight_gradient(1024, head), 2, 690);
     return 0;
 }
