@@ -150,7 +150,7 @@ static void finish(void)
 }
 
 /* Called by the driver. */
-int InitializeInjection(void);
+__attribute__((visibility("default"))) int InitializeInjection(void);
 int InitializeInjection(void)
 {
     cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
