@@ -105,6 +105,10 @@ typedef struct dt_step_results {
  * is several calls ahead; pack and values are its own again on return. */
 dt_status dtp_model_queue_backward(dt_model *model, const dt_pack *pack, const dt_step_values *values, bool clear,
                                    dt_err *err);
+/* Before step 1: runs and records a backward of the largest pack without targets, so that the first step is as fast as
+ * the others. `accumulates`: the one that does not clear the gradients too. Leaves zero gradients, and values with
+ * which the optimiser changes nothing (rate 0). Needs n_seq <= tokens in the plan. */
+dt_status dtp_model_rehearse(dt_model *model, bool accumulates, dt_err *err);
 /* In device memory, with the plan's lifetime; NULL on the CPU. The values are those of the last queued backward. */
 dt_step_results *dtp_model_results(dt_model *model);
 const dt_step_values *dtp_model_values(const dt_model *model);

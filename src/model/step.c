@@ -1,6 +1,9 @@
 /* Forward and backward of a planned model over one pack. */
+#include "core/memory.h"
 #include "model/arena.h"
 #include "model/pass.h"
+
+#include <stdlib.h>
 
 /* P-05: boundaries are complete and strictly increasing. */
 static dt_status check_pack(const dt_model *model, const dt_pack *k, dt_err *err)
@@ -116,6 +119,29 @@ dt_status dtp_model_queue_backward(dt_model *model, const dt_pack *pack, const d
     backward_work work = {model, dtp_capacity_rows(m, capacity), pack->T, clear};
     const bool record = m->record && !model->tap; /* a tap waits for numbers that a recording does not have */
     return dtp_recorded_run(&m->step[capacity][clear], m->exec, record, queue_backward, &work, err);
+}
+
+/* The first run loads what the device loads lazily, the second records. */
+dt_status dtp_model_rehearse(dt_model *model, bool accumulates, dt_err *err)
+{
+    const dt_memory *m = model->memory;
+    int32_t *ids = dtp_calloc((size_t)m->rows * 2, sizeof *ids), *none = ids ? ids + m->rows : NULL;
+    if (!ids)
+        return dt_fail(err, DT_E_NOMEM, "no memory for a first pass of %lld tokens", (long long)m->rows);
+    for (int64_t t = 0; t < m->rows; t++)
+        none[t] = -1;
+    dtp_stand_in(model->memory, m->rows);
+    const dt_step_values values = {.update = 1};
+    const dt_pack pack = {
+        .T = m->rows, .n_seq = m->n_seq, .tokens = ids, .positions = ids, .targets = none, .cu_seqlens = m->stand_in};
+    dt_status status = DT_OK;
+    for (int clear = 1; clear >= !accumulates && status == DT_OK; clear--)
+        for (int i = 0; i < 2 && status == DT_OK; i++)
+            status = dtp_model_queue_backward(model, &pack, &values, clear, err);
+    if (status == DT_OK)
+        status = dt_exec_synchronize(model->exec, err);
+    free(ids);
+    return status;
 }
 
 static dt_status backward_on_device(dt_model *model, const dt_pack *pack, float grad_scale, dt_step_key key,

@@ -105,16 +105,28 @@ static dt_status reserve_workspace(dt_run *run, dt_err *err)
     return st == DT_OK ? dt_exec_reserve(run->exec, bytes[0] > bytes[1] ? bytes[0] : bytes[1], err) : st;
 }
 
+/* Moments and gradients are zero and so is the rate: the update changes no bit. */
+static dt_status rehearse(dt_run *run, dt_err *err)
+{
+    dt_status st = dtp_model_rehearse(run->model, run->config->accumulation > 1, err);
+    for (int i = 0; i < 2 && st == DT_OK; i++)
+        st = dtp_recorded_run(&run->queue->update, run->exec, true, queue_update, run, err);
+    return st == DT_OK ? dt_exec_synchronize(run->exec, err) : st;
+}
+
 dt_status dtp_run_queue_open(dt_run *run, dt_err *err)
 {
-    if (run->config->cuda_graph && !dt_exec_can_record(run->exec))
+    const bool record = run->config->cuda_graph && dt_exec_can_record(run->exec);
+    if (run->config->cuda_graph && !record)
         dt_info("the device %s cannot record steps: every call is queued on its own",
                 dt_device_name(run->exec->device));
     run->queue = dtp_calloc(1, sizeof *run->queue);
     if (!run->queue)
         return dt_fail(err, DT_E_NOMEM, "the queue of steps: out of memory");
     dt_status st = reserve(run, err);
-    return st == DT_OK ? reserve_workspace(run, err) : st;
+    if (st == DT_OK)
+        st = reserve_workspace(run, err);
+    return st == DT_OK && record ? rehearse(run, err) : st;
 }
 
 void dtp_run_queue_close(dt_run *run)
