@@ -19,7 +19,6 @@ static dt_status conv_step_forward(dt_exec *exec, const void *args, void *saved,
     return DT_LAUNCH(err, exec, dtp_blocks(p.streams * p.channels, ROWS_THREADS), ROWS_THREADS, 0, conv_step_kernel, p);
 }
 
-enum { GDN_STEP_MAX_K = 256 };
 static int gdn_step_verify(const dt_exec *exec, const void *args, char *why, size_t why_size)
 {
     const dt_gdn_step_args *a = (const dt_gdn_step_args *)args;
@@ -46,10 +45,16 @@ static dt_status gdn_step_forward(dt_exec *exec, const void *args, void *saved, 
     p.K = (int32_t)a->q.shape[2], p.V = (int32_t)a->v.shape[2];
     p.scale = a->scale, p.l2norm = a->qk_l2norm;
     int64_t blocks = a->q.shape[0] * p.value_heads * dtp_blocks(p.V, GDN_STEP_COLUMNS);
-    int bytes = (2 * p.K + 2 * GDN_STEP_WARPS + 2 * GDN_STEP_THREADS) * (int)sizeof(float);
+    bool vectors = p.V % 4 == 0 && ((uintptr_t)p.state & 15) == 0 && p.stream_stride % 4 == 0 &&
+                   p.head_stride % 4 == 0 && p.row_stride % 4 == 0;
+    if (!vectors)
+        return DT_LAUNCH(err, exec, blocks, GDN_STEP_THREADS, (int)sizeof(gdn_step_shared),
+                         (gdn_step_kernel<GDN_STEP_MAX_K / GDN_STEP_ROWS, false>), p);
     if (p.K <= 128)
-        return DT_LAUNCH(err, exec, blocks, GDN_STEP_THREADS, bytes, gdn_step_kernel<128 / GDN_STEP_WARPS>, p);
-    return DT_LAUNCH(err, exec, blocks, GDN_STEP_THREADS, bytes, gdn_step_kernel<GDN_STEP_MAX_K / GDN_STEP_WARPS>, p);
+        return DT_LAUNCH(err, exec, blocks, GDN_STEP_THREADS, (int)sizeof(gdn_step_shared),
+                         (gdn_step_kernel<128 / GDN_STEP_ROWS, true>), p);
+    return DT_LAUNCH(err, exec, blocks, GDN_STEP_THREADS, (int)sizeof(gdn_step_shared),
+                     (gdn_step_kernel<GDN_STEP_MAX_K / GDN_STEP_ROWS, true>), p);
 }
 
 extern "C" const dt_op_set dtp_cuda_causal_conv1d_step = {sizeof(dt_op_set),

@@ -26,19 +26,28 @@ static dt_status embedding_forward(dt_exec *exec, const void *args, void *saved,
     return DT_LAUNCH(err, exec, dtp_blocks(p.T_cap * p.width, ROWS_THREADS), ROWS_THREADS, 0,
                      embedding_plain_forward_kernel, p);
 }
+static size_t embedding_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
+{
+    (void)exec;
+    return backward ? (size_t)((const dt_embedding_args *)args)->ids.shape[0] * sizeof(int32_t) : 0;
+}
 static dt_status embedding_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
 {
     const dt_embedding_args *a = (const dt_embedding_args *)args;
     embedding_params p = embedding_make_params(a);
-    (void)saved, (void)workspace;
+    (void)saved;
+    p.order = (int32_t *)workspace;
     p.vocabulary = a->dweight.shape[0];
     p.width = (int32_t)a->dweight.shape[1];
+    dt_status st =
+        DT_LAUNCH(err, exec, dtp_blocks(p.T, EMBEDDING_SORT_ROWS), EMBEDDING_SORT_ROWS * EMBEDDING_SORT_PARTS,
+                  EMBEDDING_SORT_ROWS * EMBEDDING_SORT_PARTS * (int)sizeof(int), embedding_sort_kernel, p);
+    if (st != DT_OK)
+        return st;
     int64_t blocks = p.T * dtp_blocks(p.width, EMBEDDING_COLUMNS);
     if (rows_fast(&a->dy) && ((uintptr_t)a->dweight.data & 15) == 0 && a->dweight.stride[0] % 4 == 0)
-        return DT_LAUNCH(err, exec, blocks, EMBEDDING_THREADS, (int)sizeof(embedding_shared),
-                         embedding_backward_kernel<true>, p);
-    return DT_LAUNCH(err, exec, blocks, EMBEDDING_THREADS, (int)sizeof(embedding_shared),
-                     embedding_backward_kernel<false>, p);
+        return DT_LAUNCH(err, exec, blocks, ROWS_THREADS, 0, embedding_backward_kernel<true>, p);
+    return DT_LAUNCH(err, exec, blocks, ROWS_THREADS, 0, embedding_backward_kernel<false>, p);
 }
 
 extern "C" const dt_op_set dtp_cuda_embedding = {sizeof(dt_op_set),
@@ -46,7 +55,7 @@ extern "C" const dt_op_set dtp_cuda_embedding = {sizeof(dt_op_set),
                                                  DT_CAP_PACKED | DT_CAP_BACKWARD | DT_CAP_DETERMINISTIC,
                                                  NULL,
                                                  NULL,
-                                                 NULL,
+                                                 embedding_workspace_bytes,
                                                  embedding_forward,
                                                  embedding_backward,
                                                  NULL};

@@ -1,16 +1,15 @@
-/* Rows of the embedding, and the gradient of its weight.
- *
- * Backward has no list of the rows of an id to go by, so each block looks for them: the block of row t reads the ids
- * until it meets its own, leaves when that is an earlier row, and else adds up all its rows in order. */
+/* Rows of the embedding, and the gradient of its weight. Backward sorts the rows by id first (each counts those that
+ * come before it), then the block of an id's first row adds up all its rows in order. */
 #ifndef DT_CUDA_EMBEDDING_CUH
 #define DT_CUDA_EMBEDDING_CUH
 #include "providers/cuda/rows.cuh"
 
 enum {
     EMBEDDING_ROWS = 4, /* of a thread, forward */
-    EMBEDDING_THREADS = 256,
-    EMBEDDING_PIECE = 1024,                   /* ids a block looks at at a time */
-    EMBEDDING_COLUMNS = EMBEDDING_THREADS * 4 /* of a block, backward */
+    EMBEDDING_SORT_ROWS = 32,
+    EMBEDDING_SORT_PARTS = 8,            /* of the ids, each counted by a warp */
+    EMBEDDING_AHEAD = 8,                 /* rows in flight, backward */
+    EMBEDDING_COLUMNS = ROWS_THREADS * 4 /* of a block, backward */
 };
 
 struct embedding_params {
@@ -18,6 +17,7 @@ struct embedding_params {
     rows_view weight, y, dy, dweight;
     int64_t T, T_cap, vocabulary;
     int32_t width;
+    int32_t *order; /* [T] rows by id, then by number */
 };
 
 /* An id outside the weight gives NaN, which no later check overlooks. */
@@ -52,85 +52,73 @@ DT_KERNEL(ROWS_THREADS, 1) embedding_plain_forward_kernel(const embedding_params
              id >= 0 && id < p.vocabulary ? rows_get(p.weight, id * p.weight.row + column) : other);
 }
 
-struct embedding_shared {
-    uint32_t mask[EMBEDDING_PIECE / 32];
-    int list[EMBEDDING_PIECE];
-};
-/* The rows of this piece whose id is `id`, in order, in m.list. All threads of the block; returns their number. */
-DT_DEVICE int embedding_find(embedding_shared &m, const embedding_params &p, int64_t base, int32_t id)
+/* The place of a row: a lane each, the warps share the ids. */
+DT_KERNEL(EMBEDDING_SORT_ROWS *EMBEDDING_SORT_PARTS, 1) embedding_sort_kernel(const embedding_params p)
 {
-    enum { LOOKS = EMBEDDING_PIECE / EMBEDDING_THREADS };
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, count = 0;
-    uint32_t mine[LOOKS];
-    block_sync(); /* the list of the last piece has been read */
-    DT_UNROLL
-    for (int k = 0; k < LOOKS; k++) {
-        int64_t t = base + k * EMBEDDING_THREADS + threadIdx.x;
-        mine[k] = warp_ballot(t < p.T && p.ids[t] == id);
-        if (lane == 0)
-            m.mask[k * (EMBEDDING_THREADS / 32) + warp] = mine[k];
+    DT_SHARED(shared);
+    int *counts = (int *)shared, lane = (int)threadIdx.x % EMBEDDING_SORT_ROWS, T = (int)p.T, count = 0;
+    int part = (int)threadIdx.x / EMBEDDING_SORT_ROWS, row = (int)blockIdx.x * EMBEDDING_SORT_ROWS + lane;
+    int length = (T + EMBEDDING_SORT_PARTS - 1) / EMBEDDING_SORT_PARTS, begin = part * length,
+        end = begin + length < T ? begin + length : T;
+    int32_t id = row < T ? p.ids[row] : 0;
+    for (int i = begin; i < end; i++) {
+        int32_t other = p.ids[i];
+        count += other < id || (other == id && i < row);
     }
+    counts[part * EMBEDDING_SORT_ROWS + lane] = count;
     block_sync();
-    for (int i = 0; i < EMBEDDING_PIECE / 32; i++) {
-        DT_UNROLL
-        for (int k = 0; k < LOOKS; k++)
-            if (i == k * (EMBEDDING_THREADS / 32) + warp && (mine[k] >> lane & 1))
-                m.list[count + bit_count(mine[k] & ((1u << lane) - 1))] = k * EMBEDDING_THREADS + (int)threadIdx.x;
-        count += bit_count(m.mask[i]);
-    }
-    if (count)
-        block_sync();
-    return count;
+    if (part != 0 || row >= T)
+        return;
+    for (int k = 1; k < EMBEDDING_SORT_PARTS; k++)
+        count += counts[k * EMBEDDING_SORT_ROWS + lane];
+    p.order[count] = row;
 }
-DT_DEVICE void embedding_load4(float (&x)[4], const embedding_params &p, int64_t t, int column)
+/* Four columns of dy of a row. FAST: bf16, 8 bytes at once. */
+template <bool FAST> DT_DEVICE void embedding_load4(float (&x)[4], const embedding_params &p, int64_t t, int column)
 {
+    if (FAST) {
+        uint2 pair = *(const uint2 *)((const uint16_t *)p.dy.data + t * p.dy.row + column);
+        x[0] = bf16_low(pair.x), x[1] = bf16_high(pair.x);
+        x[2] = bf16_low(pair.y), x[3] = bf16_high(pair.y);
+        return;
+    }
     DT_UNROLL
     for (int c = 0; c < 4; c++)
         x[c] = column + c < p.width ? rows_get(p.dy, t * p.dy.row + column + c) : 0.0f;
 }
-/* FAST: bf16 rows in pieces of 8 bytes. */
-template <bool FAST> DT_KERNEL(EMBEDDING_THREADS, 1) embedding_backward_kernel(const embedding_params p)
+template <bool FAST> DT_KERNEL(ROWS_THREADS, 1) embedding_backward_kernel(const embedding_params p)
 {
-    DT_SHARED(shared);
-    embedding_shared &m = *(embedding_shared *)shared;
     int chunks = (p.width + EMBEDDING_COLUMNS - 1) / EMBEDDING_COLUMNS;
     int column = (int)(blockIdx.x % (unsigned)chunks) * EMBEDDING_COLUMNS + (int)threadIdx.x * 4;
-    int64_t row = blockIdx.x / (unsigned)chunks;
-    int32_t id = p.ids[row];
-    float sum[4] = {0};
-    if (id < 0 || id >= p.vocabulary)
+    int64_t place = blockIdx.x / (unsigned)chunks;
+    int32_t id = p.ids[p.order[place]];
+    float sum[4];
+    if (id < 0 || id >= p.vocabulary || column >= p.width || (place > 0 && p.ids[p.order[place - 1]] == id))
         return;
     float *to = (float *)p.dweight.data + (int64_t)id * p.dweight.row + column;
     DT_UNROLL
     for (int c = 0; c < 4; c++)
         sum[c] = column + c < p.width ? to[c] : 0.0f;
-    for (int64_t base = 0; base < p.T; base += EMBEDDING_PIECE) {
-        int count = embedding_find(m, p, base, id);
-        if (count && base + m.list[0] < row)
-            return;
-        for (int i = 0; i < count; i += 4) {
-            float d[4][4];
+    for (bool more = true; more; place += EMBEDDING_AHEAD) {
+        float d[EMBEDDING_AHEAD][4] = {{0}};
+        int count = 0;
+        DT_UNROLL
+        for (int k = 0; k < EMBEDDING_AHEAD; k++) {
+            int32_t t = place + k < p.T ? p.order[place + k] : 0;
+            bool mine = place + k < p.T && p.ids[t] == id;
+            count += mine;
+            if (mine)
+                embedding_load4<FAST>(d[k], p, t, column);
+        }
+        more = count == EMBEDDING_AHEAD;
+        DT_UNROLL
+        for (int k = 0; k < EMBEDDING_AHEAD; k++) {
             DT_UNROLL
-            for (int k = 0; k < 4; k++)
-                if (i + k < count) {
-                    int64_t t = base + m.list[i + k];
-                    if (FAST && column < p.width) {
-                        uint2 pair = *(const uint2 *)((const uint16_t *)p.dy.data + t * p.dy.row + column);
-                        d[k][0] = bf16_low(pair.x), d[k][1] = bf16_high(pair.x);
-                        d[k][2] = bf16_low(pair.y), d[k][3] = bf16_high(pair.y);
-                    } else
-                        embedding_load4(d[k], p, t, column);
-                }
-            DT_UNROLL
-            for (int k = 0; k < 4; k++) {
-                DT_UNROLL
-                for (int c = 0; c < 4; c++)
-                    if (i + k < count)
-                        sum[c] += d[k][c];
-            }
+            for (int c = 0; c < 4; c++)
+                sum[c] += d[k][c];
         }
     }
-    if (FAST && column < p.width) {
+    if (FAST) {
         *(float4 *)to = make_float4(sum[0], sum[1], sum[2], sum[3]);
         return;
     }

@@ -368,26 +368,6 @@ static inline int shuffle_up_int(int x, int n)
 {
     return emu_shuffle(x, [=](int lane) { return lane - n; });
 }
-
-static inline uint32_t warp_ballot(bool x)
-{
-    struct slot {
-        bool in;
-        uint32_t out;
-    } mine = {x, 0};
-    emu::warp_meet(&mine, [](void **all) {
-        uint32_t bits = 0;
-        for (int lane = 0; lane < 32; lane++)
-            bits |= (uint32_t)((slot *)all[lane])->in << lane;
-        for (int lane = 0; lane < 32; lane++)
-            ((slot *)all[lane])->out = bits;
-    });
-    return mine.out;
-}
-static inline int bit_count(uint32_t x)
-{
-    return __builtin_popcount(x);
-}
 static inline int shuffle_xor_int(int x, int n)
 {
     return emu_shuffle(x, [=](int lane) { return lane ^ n; });
@@ -419,6 +399,7 @@ static inline float float_from_bits(uint32_t u)
 {
     return emu::f32(u);
 }
+static inline void forget(uint4 &) {}
 static inline uint32_t pack_bf16(float low, float high)
 {
     return emu::to_bf16(low) | emu::to_bf16(high) << 16;

@@ -1,10 +1,20 @@
 /* DT_OP_ADAMW and DT_OP_GRAD_NORM on CUDA: launch their kernels. Segments that are given on the host only are copied to
  * the workspace first, which a recorded step does not allow: it gives segments_device. */
+#include <math.h>
+
 #include "providers/cuda/optimizer.cuh"
 
 static size_t optimizer_segment_bytes(int64_t n)
 {
     return dtp_round_up((size_t)n * sizeof(dt_param_segment), 256);
+}
+static int64_t optimizer_blocks(int64_t n)
+{
+    return dtp_min(OPTIMIZER_BLOCKS, dtp_blocks(n, OPTIMIZER_THREADS * 8));
+}
+static int64_t optimizer_share(int64_t n)
+{
+    return n ? dtp_blocks(dtp_blocks(n, optimizer_blocks(n)), 4) * 4 : 0;
 }
 static bool optimizer_aligned(const dt_tensor *t)
 {
@@ -36,12 +46,14 @@ static dt_status adamw_forward(dt_exec *exec, const void *args, void *saved, voi
     p.grad = (const float *)a->grad.data;
     p.n = a->param.shape[0], p.n_segments = a->n_segments, p.step = a->step;
     p.lr = a->lr, p.beta1 = a->beta1, p.beta2 = a->beta2, p.eps = a->eps, p.grad_scale = a->grad_scale;
+    p.log_beta1 = log((double)a->beta1), p.log_beta2 = log((double)a->beta2);
     p.values = a->values, p.norm = a->norm;
+    p.share = optimizer_share(p.n);
     dt_status st =
         optimizer_segments(exec, &p.segments, a->segments, a->segments_device, a->n_segments, workspace, err);
     if (st != DT_OK)
         return st;
-    int64_t blocks = dtp_blocks(p.n, OPTIMIZER_BLOCK);
+    int64_t blocks = dtp_blocks(p.n, p.share);
     if (optimizer_aligned(&a->param) && optimizer_aligned(&a->grad) && optimizer_aligned(&a->m) &&
         optimizer_aligned(&a->v))
         return DT_LAUNCH(err, exec, blocks, OPTIMIZER_THREADS, (int)sizeof(adamw_scalars), adamw_kernel<true>, p);
@@ -55,7 +67,7 @@ enum { GRAD_NORM_RESULT_BYTES = 256 };
 static size_t grad_norm_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {
     (void)exec, (void)backward;
-    return GRAD_NORM_RESULT_BYTES + GRAD_NORM_BLOCKS * sizeof(grad_norm_partial) +
+    return GRAD_NORM_RESULT_BYTES + OPTIMIZER_BLOCKS * sizeof(grad_norm_partial) +
            optimizer_segment_bytes(((const dt_grad_norm_args *)args)->n_segments);
 }
 static dt_status grad_norm_forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
@@ -67,12 +79,12 @@ static dt_status grad_norm_forward(dt_exec *exec, const void *args, void *saved,
     memset(&p, 0, sizeof p);
     p.grad = (const float *)a->grad.data;
     p.n = a->grad.shape[0], p.n_segments = a->n_segments;
-    p.blocks = (int32_t)dtp_min(GRAD_NORM_BLOCKS, dtp_blocks(p.n, OPTIMIZER_BLOCK));
-    p.share = p.blocks ? dtp_blocks(dtp_blocks(p.n, p.blocks), 4) * 4 : 0;
+    p.share = optimizer_share(p.n);
+    p.blocks = p.n ? (int32_t)dtp_blocks(p.n, p.share) : 0;
     p.partial = (grad_norm_partial *)((char *)workspace + GRAD_NORM_RESULT_BYTES);
     p.result = a->result_device ? a->result_device : (dt_grad_norm_result *)workspace;
     dt_status st = optimizer_segments(exec, &p.segments, a->segments, a->segments_device, a->n_segments,
-                                      p.partial + GRAD_NORM_BLOCKS, err);
+                                      p.partial + OPTIMIZER_BLOCKS, err);
     if (st == DT_OK && optimizer_aligned(&a->grad))
         st = DT_LAUNCH(err, exec, p.blocks, threads, bytes, grad_norm_sum_kernel<true>, p);
     else if (st == DT_OK)

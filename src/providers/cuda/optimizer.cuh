@@ -7,9 +7,9 @@
 
 enum {
     OPTIMIZER_THREADS = 256,
-    OPTIMIZER_VECTORS = 4,                                       /* of four elements, a thread (adamw) */
-    OPTIMIZER_BLOCK = OPTIMIZER_THREADS * OPTIMIZER_VECTORS * 4, /* elements of a block (adamw) */
-    GRAD_NORM_BLOCKS = 1024                                      /* at most */
+    OPTIMIZER_BLOCKS = 1024, /* at most; each has a contiguous share */
+    ADAMW_VECTORS = 2,       /* of four elements, that a thread holds at a time */
+    GRAD_NORM_VECTORS = 4
 };
 
 /* The segment that holds element i: the last that starts at or before it and is not empty behind it. */
@@ -53,9 +53,10 @@ template <bool VECTORS> DT_DEVICE void optimizer_store4(float *x, int64_t i, int
 struct adamw_params {
     float *param, *m, *v;
     const float *grad;
-    const dt_param_segment *segments; /* device */
-    int64_t n, n_segments, step;
+    const dt_param_segment *segments;   /* device */
+    int64_t n, n_segments, step, share; /* share: elements of a block, a multiple of 4 */
     float lr, beta1, beta2, eps, grad_scale;
+    double log_beta1, log_beta2;
     const dt_step_values *values;    /* device, or NULL: the fields above */
     const dt_grad_norm_result *norm; /* device, or NULL */
 };
@@ -68,22 +69,14 @@ DT_DEVICE void adamw_prepare(adamw_scalars &s, const adamw_params &p)
 {
     double step = (double)(p.values ? (int64_t)p.values->update : p.step);
     s.lr = (double)(p.values ? p.values->lr : p.lr);
-    s.rate = (float)(s.lr / (1.0 - pow((double)p.beta1, step)));
-    s.root = (float)(1.0 / sqrt(1.0 - pow((double)p.beta2, step)));
+    s.rate = (float)(s.lr / -expm1(step * p.log_beta1));
+    s.root = (float)(1.0 / sqrt(-expm1(step * p.log_beta2)));
     s.scale = p.grad_scale;
     if (p.norm) {
         double limit = (double)p.values->max_grad_norm, scale = limit / (sqrt(p.norm->sum_of_squares) + 1e-6);
         s.scale = limit > 0.0 && scale < 1.0 ? (float)scale : 1.0f;
     }
-    s.segment = optimizer_segment_of(p.segments, p.n_segments, (int64_t)blockIdx.x * OPTIMIZER_BLOCK);
-}
-DT_DEVICE void adamw_update(float &param, float &m, float &v, float grad, const adamw_params &p, const adamw_scalars &s,
-                            float keep)
-{
-    float g = grad * s.scale, other1 = (float)(1.0 - (double)p.beta1), other2 = (float)(1.0 - (double)p.beta2);
-    m = p.beta1 * m + other1 * g;
-    v = p.beta2 * v + other2 * g * g;
-    param = param * keep - s.rate * m / (sqrtf(v) * s.root + p.eps);
+    s.segment = optimizer_segment_of(p.segments, p.n_segments, (int64_t)blockIdx.x * p.share);
 }
 /* A segment on the way through the elements. */
 struct adamw_walk {
@@ -96,45 +89,49 @@ DT_DEVICE void adamw_enter(adamw_walk &w, const adamw_params &p, const adamw_sca
     w.end = segment + 1 < p.n_segments ? p.segments[segment + 1].offset : p.n;
     w.keep = (float)(1.0 - s.lr * (double)p.segments[segment].weight_decay);
 }
-DT_DEVICE float adamw_keep(adamw_walk &w, const adamw_params &p, const adamw_scalars &s, int64_t i)
+DT_DEVICE void adamw_update(float &param, float &m, float &v, float grad, const adamw_params &p, const adamw_scalars &s,
+                            adamw_walk &w, int64_t i)
 {
     while (i >= w.end && w.end < p.n)
         adamw_enter(w, p, s, w.segment + 1);
-    return w.keep;
+    float g = grad * s.scale, other1 = (float)(1.0 - (double)p.beta1), other2 = (float)(1.0 - (double)p.beta2);
+    m = p.beta1 * m + other1 * g;
+    v = p.beta2 * v + other2 * g * g;
+    param = param * w.keep - s.rate * m / (sqrtf(v) * s.root + p.eps);
 }
-template <bool VECTORS> DT_KERNEL(OPTIMIZER_THREADS, 1) adamw_kernel(const adamw_params p)
+template <bool VECTORS> DT_KERNEL(OPTIMIZER_THREADS, 3) adamw_kernel(const adamw_params p)
 {
+    enum { STEP = OPTIMIZER_THREADS * 4 };
     DT_SHARED(shared);
-    adamw_scalars &s = *(adamw_scalars *)shared;
-    float4 param[OPTIMIZER_VECTORS], grad[OPTIMIZER_VECTORS], m[OPTIMIZER_VECTORS], v[OPTIMIZER_VECTORS];
-    int64_t first = (int64_t)blockIdx.x * OPTIMIZER_BLOCK + (int)threadIdx.x * 4;
+    int64_t begin = (int64_t)blockIdx.x * p.share, end = begin + p.share < p.n ? begin + p.share : p.n;
     if (p.norm && p.norm->first_nonfinite >= 0)
         return;
-    DT_UNROLL
-    for (int k = 0; k < OPTIMIZER_VECTORS; k++) {
-        int64_t i = first + k * OPTIMIZER_THREADS * 4;
-        param[k] = optimizer_load4<VECTORS>(p.param, i, p.n);
-        grad[k] = optimizer_load4<VECTORS>(p.grad, i, p.n);
-        m[k] = optimizer_load4<VECTORS>(p.m, i, p.n);
-        v[k] = optimizer_load4<VECTORS>(p.v, i, p.n);
-    }
     if (threadIdx.x == 0)
-        adamw_prepare(s, p);
+        adamw_prepare(*(adamw_scalars *)shared, p);
     block_sync();
+    adamw_scalars s = *(adamw_scalars *)shared;
     adamw_walk walk;
     adamw_enter(walk, p, s, s.segment);
-    DT_UNROLL
-    for (int k = 0; k < OPTIMIZER_VECTORS; k++) {
-        int64_t i = first + k * OPTIMIZER_THREADS * 4;
-        if (i >= p.n)
-            return;
-        adamw_update(param[k].x, m[k].x, v[k].x, grad[k].x, p, s, adamw_keep(walk, p, s, i));
-        adamw_update(param[k].y, m[k].y, v[k].y, grad[k].y, p, s, adamw_keep(walk, p, s, i + 1));
-        adamw_update(param[k].z, m[k].z, v[k].z, grad[k].z, p, s, adamw_keep(walk, p, s, i + 2));
-        adamw_update(param[k].w, m[k].w, v[k].w, grad[k].w, p, s, adamw_keep(walk, p, s, i + 3));
-        optimizer_store4<VECTORS>(p.param, i, p.n, param[k]);
-        optimizer_store4<VECTORS>(p.m, i, p.n, m[k]);
-        optimizer_store4<VECTORS>(p.v, i, p.n, v[k]);
+    for (int64_t first = begin + (int)threadIdx.x * 4; first < end; first += ADAMW_VECTORS * STEP) {
+        float4 param[ADAMW_VECTORS], grad[ADAMW_VECTORS], m[ADAMW_VECTORS], v[ADAMW_VECTORS];
+        DT_UNROLL
+        for (int k = 0; k < ADAMW_VECTORS; k++) {
+            param[k] = optimizer_load4<VECTORS>(p.param, first + k * STEP, end);
+            grad[k] = optimizer_load4<VECTORS>(p.grad, first + k * STEP, end);
+            m[k] = optimizer_load4<VECTORS>(p.m, first + k * STEP, end);
+            v[k] = optimizer_load4<VECTORS>(p.v, first + k * STEP, end);
+        }
+        DT_UNROLL
+        for (int k = 0; k < ADAMW_VECTORS; k++) {
+            int64_t i = first + k * STEP;
+            adamw_update(param[k].x, m[k].x, v[k].x, grad[k].x, p, s, walk, i);
+            adamw_update(param[k].y, m[k].y, v[k].y, grad[k].y, p, s, walk, i + 1);
+            adamw_update(param[k].z, m[k].z, v[k].z, grad[k].z, p, s, walk, i + 2);
+            adamw_update(param[k].w, m[k].w, v[k].w, grad[k].w, p, s, walk, i + 3);
+            optimizer_store4<VECTORS>(p.param, i, end, param[k]);
+            optimizer_store4<VECTORS>(p.m, i, end, m[k]);
+            optimizer_store4<VECTORS>(p.v, i, end, v[k]);
+        }
     }
 }
 
@@ -180,13 +177,13 @@ template <bool VECTORS> DT_KERNEL(OPTIMIZER_THREADS, 1) grad_norm_sum_kernel(con
     int64_t begin = (int64_t)blockIdx.x * p.share, end = begin + p.share < p.n ? begin + p.share : p.n;
     double sum[4] = {0};
     grad_norm_partial mine = {0.0, p.n};
-    for (int64_t base = begin + (int)threadIdx.x * 4; base < end; base += OPTIMIZER_THREADS * 4 * 4) {
-        float4 x[4];
+    for (int64_t base = begin + (int)threadIdx.x * 4; base < end; base += OPTIMIZER_THREADS * 4 * GRAD_NORM_VECTORS) {
+        float4 x[GRAD_NORM_VECTORS];
         DT_UNROLL
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < GRAD_NORM_VECTORS; k++)
             x[k] = optimizer_load4<VECTORS>(p.grad, base + k * OPTIMIZER_THREADS * 4, end);
         DT_UNROLL
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < GRAD_NORM_VECTORS; k++) {
             int64_t i = base + k * OPTIMIZER_THREADS * 4;
             grad_norm_add(sum[0], mine.first, x[k].x, i);
             grad_norm_add(sum[1], mine.first, x[k].y, i + 1);

@@ -68,16 +68,6 @@ DT_DEVICE int shuffle_up_int(int x, int lanes)
 {
     return __shfl_up_sync(~0u, x, lanes);
 }
-
-/* The lanes of the warp where x holds, as bits. */
-DT_DEVICE uint32_t warp_ballot(bool x)
-{
-    return __ballot_sync(~0u, x);
-}
-DT_DEVICE int bit_count(uint32_t x)
-{
-    return __popc(x);
-}
 DT_DEVICE int shuffle_xor_int(int x, int lanes)
 {
     return __shfl_xor_sync(~0u, x, lanes);
@@ -101,6 +91,12 @@ DT_DEVICE float rcp_fast(float x)
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+/* Makes the compiler forget what it derived from v: values are unpacked again where they are used again, instead of
+ * being held in twice the registers. */
+DT_DEVICE void forget(uint4 &v)
+{
+    asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
 }
 /* Two floats as bf16, `low` in the low half. */
 DT_DEVICE uint32_t pack_bf16(float low, float high)

@@ -27,9 +27,10 @@ static bool rms_norm_is_fast(const dt_rms_norm_args *a)
 }
 
 template <int TEAM, int VECS, int ROWS>
-static dt_status rms_norm_launch_forward(dt_exec *exec, const rms_norm_params &p, dt_err *err)
+static dt_status rms_norm_launch_forward(dt_exec *exec, rms_norm_params &p, dt_err *err)
 {
-    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, ROWS_THREADS / TEAM * ROWS), ROWS_THREADS, 256,
+    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
+    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 256,
                      (rms_norm_forward_kernel<TEAM, VECS, ROWS>), p);
 }
 template <int TEAM, int VECS, int ROWS>
@@ -38,15 +39,15 @@ static dt_status rms_norm_launch_backward(dt_exec *exec, rms_norm_params &p, dt_
     if (p.partial)
         return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 256 + ROWS_THREADS * 8 * 4,
                          (rms_norm_backward_kernel<TEAM, VECS, ROWS, true>), p);
-    p.run = ROWS_THREADS / TEAM * ROWS;
+    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
     return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 256,
                      (rms_norm_backward_kernel<TEAM, VECS, ROWS, false>), p);
 }
 
-/* The kernels for a width: columns a thread holds, threads a row. */
+/* The kernels for a width: threads a row, vectors a thread, rows a team holds at a time. */
 #define RMS_NORM_CHOOSE(launch, exec, p, err)                                                                          \
-    (p.width <= 128    ? launch<16, 1, 2>(exec, p, err)                                                                \
-     : p.width <= 256  ? launch<32, 1, 2>(exec, p, err)                                                                \
+    (p.width <= 128    ? launch<16, 1, 4>(exec, p, err)                                                                \
+     : p.width <= 256  ? launch<32, 1, 4>(exec, p, err)                                                                \
      : p.width <= 1024 ? launch<128, 1, 1>(exec, p, err)                                                               \
      : p.width <= 2048 ? launch<128, 2, 1>(exec, p, err)                                                               \
      : p.width <= 3072 ? launch<128, 3, 1>(exec, p, err)                                                               \

@@ -11,7 +11,7 @@
 struct rms_norm_params {
     rows_view x, y, weight, dy, dx, residual;
     float *partial;          /* [runs][width], or NULL: no dweight */
-    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block (backward) */
+    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block */
     int32_t heads, width;
     float eps;
     int zero_centered;
@@ -69,41 +69,47 @@ template <int TEAM, int VECS> DT_DEVICE void rms_norm_weight(float (&w)[VECS][8]
     }
 }
 
+/* The rows of one run. */
 template <int TEAM, int VECS, int ROWS> DT_KERNEL(ROWS_THREADS, 1) rms_norm_forward_kernel(const rms_norm_params p)
 {
     DT_SHARED(shared);
-    rms_norm_rows<ROWS> at;
-    uint4 x[ROWS][VECS];
-    float w[VECS][8], square[ROWS];
-    rms_norm_locate<TEAM>(at, p, (int64_t)blockIdx.x * (ROWS_THREADS / TEAM * ROWS), p.rows);
-    rms_norm_load<TEAM>(x, p.x, at, p.width);
+    int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
+    float w[VECS][8];
     rms_norm_weight<TEAM>(w, p);
-    DT_UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        square[i] = 0.0f;
+    for (int turn = 0; first < end; first += ROWS_THREADS / TEAM * ROWS, turn ^= 1) {
+        rms_norm_rows<ROWS> at;
+        uint4 x[ROWS][VECS];
+        float square[ROWS];
+        rms_norm_locate<TEAM>(at, p, first, end);
+        rms_norm_load<TEAM>(x, p.x, at, p.width);
         DT_UNROLL
-        for (int v = 0; v < VECS; v++) {
-            float e[8];
-            unpack8(e, x[i][v]);
+        for (int i = 0; i < ROWS; i++) {
+            square[i] = 0.0f;
             DT_UNROLL
-            for (int c = 0; c < 8; c++)
-                square[i] += e[c] * e[c];
+            for (int v = 0; v < VECS; v++) {
+                float e[8];
+                unpack8(e, x[i][v]);
+                DT_UNROLL
+                for (int c = 0; c < 8; c++)
+                    square[i] += e[c] * e[c];
+                forget(x[i][v]);
+            }
         }
-    }
-    rows_team_sum<TEAM>(square, (float *)shared);
-    DT_UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        float r = rsqrtf(square[i] / (float)p.width + p.eps);
+        rows_team_sum<TEAM>(square, (float *)shared + turn * 4 * ROWS);
         DT_UNROLL
-        for (int v = 0; v < VECS; v++) {
-            int column = rms_norm_column<TEAM>(v);
-            float e[8];
-            unpack8(e, x[i][v]);
+        for (int i = 0; i < ROWS; i++) {
+            float r = rsqrtf(square[i] / (float)p.width + p.eps);
             DT_UNROLL
-            for (int c = 0; c < 8; c++)
-                e[c] = e[c] * r * w[v][c];
-            if (at.inside[i] && column < p.width)
-                rows_store8(p.y, rows_at(p.y, at.t[i], at.h[i]) + column, e);
+            for (int v = 0; v < VECS; v++) {
+                int column = rms_norm_column<TEAM>(v);
+                float e[8];
+                unpack8(e, x[i][v]);
+                DT_UNROLL
+                for (int c = 0; c < 8; c++)
+                    e[c] = e[c] * r * w[v][c];
+                if (at.inside[i] && column < p.width)
+                    rows_store8(p.y, rows_at(p.y, at.t[i], at.h[i]) + column, e);
+            }
         }
     }
 }
@@ -161,6 +167,8 @@ rms_norm_backward_kernel(const rms_norm_params p)
                     sum[2 * i] += e[c] * e[c];
                     sum[2 * i + 1] += d[c] * w[v][c] * e[c];
                 }
+                forget(x[i][v]);
+                forget(dy[i][v]);
             }
         }
         rows_team_sum<TEAM>(sum, (float *)shared + turn * 8 * ROWS);

@@ -24,21 +24,25 @@ static bool gated_norm_is_fast(const dt_rms_norm_gated_args *a)
            a->x.shape[0] * rows_heads(&a->x) <= INT32_MAX;
 }
 
-enum { GATED_NORM_ROWS = 2 }; /* that a team holds at a time */
-template <int TEAM> static dt_status gated_norm_launch_forward(dt_exec *exec, const gated_norm_params &p, dt_err *err)
+template <int TEAM, int ROWS>
+static dt_status gated_norm_launch_forward(dt_exec *exec, gated_norm_params &p, dt_err *err)
 {
-    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, ROWS_THREADS / TEAM * GATED_NORM_ROWS), ROWS_THREADS, 0,
-                     (gated_norm_forward_kernel<TEAM, GATED_NORM_ROWS>), p);
+    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
+    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 0, (gated_norm_forward_kernel<TEAM, ROWS>), p);
 }
-template <int TEAM> static dt_status gated_norm_launch_backward(dt_exec *exec, gated_norm_params &p, dt_err *err)
+template <int TEAM, int ROWS>
+static dt_status gated_norm_launch_backward(dt_exec *exec, gated_norm_params &p, dt_err *err)
 {
     if (p.partial)
         return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, ROWS_THREADS * 8 * (int)sizeof(float),
-                         (gated_norm_backward_kernel<TEAM, GATED_NORM_ROWS, true>), p);
-    p.run = ROWS_THREADS / TEAM * GATED_NORM_ROWS;
+                         (gated_norm_backward_kernel<TEAM, ROWS, true>), p);
+    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
     return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 0,
-                     (gated_norm_backward_kernel<TEAM, GATED_NORM_ROWS, false>), p);
+                     (gated_norm_backward_kernel<TEAM, ROWS, false>), p);
 }
+/* The kernels for a width: threads a row, rows a team holds at a time. */
+#define GATED_NORM_CHOOSE(launch, exec, p, err)                                                                        \
+    (p.width <= 128 ? launch<16, 2>(exec, p, err) : launch<32, 2>(exec, p, err))
 
 static size_t gated_norm_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {
@@ -52,8 +56,7 @@ static dt_status gated_norm_forward(dt_exec *exec, const void *args, void *saved
     gated_norm_params p = gated_norm_make_params(a);
     (void)saved, (void)workspace;
     if (gated_norm_is_fast(a))
-        return p.width <= 128 ? gated_norm_launch_forward<16>(exec, p, err)
-                              : gated_norm_launch_forward<32>(exec, p, err);
+        return GATED_NORM_CHOOSE(gated_norm_launch_forward, exec, p, err);
     return DT_LAUNCH(err, exec, dtp_blocks(p.rows, ROWS_THREADS / 32), ROWS_THREADS, 0, gated_norm_plain_forward_kernel,
                      p);
 }
@@ -67,8 +70,7 @@ static dt_status gated_norm_backward(dt_exec *exec, const void *args, const void
     p.partial = a->dweight.data ? (float *)workspace : NULL;
     int64_t runs = p.run ? dtp_blocks(p.rows, p.run) : 0;
     if (gated_norm_is_fast(a)) {
-        st = p.width <= 128 ? gated_norm_launch_backward<16>(exec, p, err)
-                            : gated_norm_launch_backward<32>(exec, p, err);
+        st = GATED_NORM_CHOOSE(gated_norm_launch_backward, exec, p, err);
     } else {
         p.run = p.partial ? p.run : 1;
         st = DT_LAUNCH(err, exec, p.run ? dtp_blocks(p.rows, p.run * (ROWS_THREADS / 32)) : 0, ROWS_THREADS, 0,

@@ -8,7 +8,7 @@
 struct gated_norm_params {
     rows_view x, z, y, weight, dy, dx, dz;
     float *partial;          /* [runs][width], or NULL: no dweight */
-    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block (backward) */
+    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block */
     int32_t heads, width;
     float eps;
 };
@@ -33,42 +33,47 @@ DT_DEVICE uint4 gated_norm_load(const rows_view &from, const gated_norm_row &at,
 
 /* ---------------------------------------------------------------- fast */
 
+/* The rows of one run. */
 template <int TEAM, int ROWS> DT_KERNEL(ROWS_THREADS, 1) gated_norm_forward_kernel(const gated_norm_params p)
 {
     enum { TEAMS = ROWS_THREADS / TEAM };
     int column = (int)threadIdx.x % TEAM * 8;
-    int64_t first = (int64_t)blockIdx.x * (TEAMS * ROWS) + (int)threadIdx.x / TEAM;
-    gated_norm_row at[ROWS];
-    uint4 x[ROWS], z[ROWS];
-    float w[8] = {0}, square[ROWS];
-    DT_UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        at[i] = gated_norm_locate<TEAM>(p, first + i * TEAMS, p.rows, column);
-        x[i] = gated_norm_load(p.x, at[i], column);
-        z[i] = gated_norm_load(p.z, at[i], column);
-    }
+    int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
+    float w[8] = {0};
     if (column < p.width)
         rows_weight8(w, p.weight, column);
-    DT_UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        float e[8];
-        unpack8(e, x[i]);
-        square[i] = 0.0f;
+    for (; first < end; first += TEAMS * ROWS) {
+        gated_norm_row at[ROWS];
+        uint4 x[ROWS], z[ROWS];
+        float square[ROWS];
         DT_UNROLL
-        for (int c = 0; c < 8; c++)
-            square[i] += e[c] * e[c];
-    }
-    rows_team_sum<TEAM>(square, (float *)0);
-    DT_UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        float e[8], gate[8], r = rsqrtf(square[i] / (float)p.width + p.eps);
-        unpack8(e, x[i]);
-        unpack8(gate, z[i]);
+        for (int i = 0; i < ROWS; i++) {
+            at[i] = gated_norm_locate<TEAM>(p, first + i * TEAMS + (int)threadIdx.x / TEAM, end, column);
+            x[i] = gated_norm_load(p.x, at[i], column);
+            z[i] = gated_norm_load(p.z, at[i], column);
+        }
         DT_UNROLL
-        for (int c = 0; c < 8; c++)
-            e[c] = e[c] * r * w[c] * (gate[c] * sigmoid_fast(gate[c]));
-        if (at[i].inside)
-            rows_store8(p.y, rows_at(p.y, at[i].t, at[i].h) + column, e);
+        for (int i = 0; i < ROWS; i++) {
+            float e[8];
+            unpack8(e, x[i]);
+            square[i] = 0.0f;
+            DT_UNROLL
+            for (int c = 0; c < 8; c++)
+                square[i] += e[c] * e[c];
+            forget(x[i]);
+        }
+        rows_team_sum<TEAM>(square, (float *)0);
+        DT_UNROLL
+        for (int i = 0; i < ROWS; i++) {
+            float e[8], gate[8], r = rsqrtf(square[i] / (float)p.width + p.eps);
+            unpack8(e, x[i]);
+            unpack8(gate, z[i]);
+            DT_UNROLL
+            for (int c = 0; c < 8; c++)
+                e[c] = e[c] * r * w[c] * (gate[c] * sigmoid_fast(gate[c]));
+            if (at[i].inside)
+                rows_store8(p.y, rows_at(p.y, at[i].t, at[i].h) + column, e);
+        }
     }
 }
 
@@ -87,7 +92,7 @@ gated_norm_backward_kernel(const gated_norm_params p)
     for (; first < end; first += TEAMS * ROWS) {
         gated_norm_row at[ROWS];
         uint4 x[ROWS], z[ROWS], dy[ROWS];
-        float sum[2 * ROWS]; /* of x^2 and of x w dn */
+        float e[ROWS][8], dn[ROWS][8], dz[ROWS][8], sum[2 * ROWS]; /* sums of x^2 and of x w dn; dz still without r */
         DT_UNROLL
         for (int i = 0; i < ROWS; i++) {
             at[i] = gated_norm_locate<TEAM>(p, first + i * TEAMS + (int)threadIdx.x / TEAM, end, column);
@@ -97,36 +102,34 @@ gated_norm_backward_kernel(const gated_norm_params p)
         }
         DT_UNROLL
         for (int i = 0; i < ROWS; i++) {
-            float e[8], gate[8], d[8];
-            unpack8(e, x[i]);
+            float gate[8], d[8];
+            unpack8(e[i], x[i]);
             unpack8(gate, z[i]);
             unpack8(d, dy[i]);
             sum[2 * i] = sum[2 * i + 1] = 0.0f;
             DT_UNROLL
             for (int c = 0; c < 8; c++) {
-                sum[2 * i] += e[c] * e[c];
-                sum[2 * i + 1] += e[c] * w[c] * (d[c] * gate[c] * sigmoid_fast(gate[c]));
+                float s = sigmoid_fast(gate[c]), silu = gate[c] * s;
+                dn[i][c] = d[c] * silu;
+                dz[i][c] = d[c] * e[i][c] * w[c] * (s + silu - silu * s);
+                sum[2 * i] += e[i][c] * e[i][c];
+                sum[2 * i + 1] += e[i][c] * w[c] * dn[i][c];
             }
         }
         rows_team_sum<TEAM>(sum, (float *)0);
         DT_UNROLL
         for (int i = 0; i < ROWS; i++) {
-            float e[8], gate[8], d[8], dx[8], dz[8];
             float r = rsqrtf(sum[2 * i] / (float)p.width + p.eps), back = r * r * r * sum[2 * i + 1] / (float)p.width;
-            unpack8(e, x[i]);
-            unpack8(gate, z[i]);
-            unpack8(d, dy[i]);
             DT_UNROLL
             for (int c = 0; c < 8; c++) {
-                float s = sigmoid_fast(gate[c]), n = e[c] * r, dn = d[c] * gate[c] * s;
-                dx[c] = r * w[c] * dn - back * e[c];
-                dz[c] = d[c] * n * w[c] * (s * (1.0f + gate[c] * (1.0f - s)));
                 if (WEIGHTS)
-                    dw[c] += dn * n;
+                    dw[c] += dn[i][c] * e[i][c] * r;
+                e[i][c] = r * w[c] * dn[i][c] - back * e[i][c];
+                dz[i][c] *= r;
             }
             if (at[i].inside) {
-                rows_store8(p.dx, rows_at(p.dx, at[i].t, at[i].h) + column, dx);
-                rows_store8(p.dz, rows_at(p.dz, at[i].t, at[i].h) + column, dz);
+                rows_store8(p.dx, rows_at(p.dx, at[i].t, at[i].h) + column, e[i]);
+                rows_store8(p.dz, rows_at(p.dz, at[i].t, at[i].h) + column, dz[i]);
             }
         }
     }

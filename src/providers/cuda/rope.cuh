@@ -62,9 +62,15 @@ DT_DEVICE void rope_copy8(const rope_params &p, int64_t t, int first_head, int c
 {
     if (t < p.T && p.in_place)
         return;
-    for (int h = first_head; h < p.heads && h < first_head + ROPE_HEADS; h++)
-        *(uint4 *)((uint16_t *)p.out.data + rows_at(p.out, t, h) + column) =
-            t < p.T ? rows_load8(p.in, rows_at(p.in, t, h) + column) : make_uint4(0, 0, 0, 0);
+    uint4 x[ROPE_HEADS];
+    DT_UNROLL
+    for (int i = 0; i < ROPE_HEADS; i++)
+        x[i] = t < p.T && first_head + i < p.heads ? rows_load8(p.in, rows_at(p.in, t, first_head + i) + column)
+                                                   : make_uint4(0, 0, 0, 0);
+    DT_UNROLL
+    for (int i = 0; i < ROPE_HEADS; i++)
+        if (first_head + i < p.heads)
+            *(uint4 *)((uint16_t *)p.out.data + rows_at(p.out, t, first_head + i) + column) = x[i];
 }
 /* `items` of a token and group of heads: the rotating vectors, then those to be copied. */
 DT_KERNEL(ROWS_THREADS, 1) rope_kernel(DT_GRID_CONSTANT rope_params p, int32_t items)

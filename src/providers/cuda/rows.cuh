@@ -11,7 +11,7 @@
 #include "providers/cuda/device.cuh"
 #include "providers/cuda/elements.cuh"
 
-enum { ROWS_THREADS = 128, ROWS_RUNS = 512 };
+enum { ROWS_THREADS = 128, ROWS_RUNS = 1024 };
 
 /* A [T,heads,D] or [T,D] tensor, or a [D] one (then only `data` and the dtype count). */
 struct rows_view {
@@ -49,11 +49,18 @@ static inline bool rows_fast_weight(const dt_tensor *t)
 /* Runs that `rows` rows are summed in, and the rows of one. */
 static inline int64_t rows_runs(int64_t rows)
 {
-    return dtp_min(ROWS_RUNS, dtp_blocks(rows, 8));
+    return dtp_min(ROWS_RUNS, dtp_blocks(rows, 4));
 }
 static inline int64_t rows_run_length(int64_t rows)
 {
     return rows ? dtp_blocks(rows, rows_runs(rows)) : 0;
+}
+/* Rows of a block that takes `step` rows at a time and leaves no sums behind: several turns where there are blocks
+ * enough, which share what a block loads and computes once. */
+static inline int64_t rows_share(int64_t rows, int64_t step)
+{
+    int64_t turns = rows / (step * 1024);
+    return step * (turns < 1 ? 1 : turns > 8 ? 8 : turns);
 }
 /* out[i] += the sum over `runs` of partial[run * stride + i], i < width; the runs in fixed order. */
 dt_status dtp_cuda_add_runs(dt_exec *exec, float *out, const float *partial, int64_t runs, int64_t width,

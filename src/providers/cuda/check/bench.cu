@@ -108,8 +108,8 @@ extern "C" void bench_all(const dt_provider *provider, dt_exec *exec, const char
             bench_conv(provider, exec, packs[i].T, packs[i].n, json);
     if (!only || strncmp(only, "attention", 9) == 0)
         bench_attention(provider, exec, only, json);
-    if (!only || strcmp(only, "rows") == 0)
-        bench_rows(provider, exec, json);
+    if (!only || strncmp(only, "rows", 4) == 0)
+        bench_rows(provider, exec, only, json);
     if (only && strcmp(only, "gdn1") == 0)
         bench_gdn(provider, exec, 32768, 195, json);
 }

@@ -19,6 +19,7 @@ static const double copy_speed = 4.26e6, node = 2.5; /* bytes a microsecond; mic
 struct row_bench {
     const dt_provider *provider;
     dt_exec *exec;
+    const char *only; /* "rows/q norm": those whose name starts so; NULL: all */
     FILE *json;
     int64_t T;
     std::vector<void *> memory; /* of the calls being timed */
@@ -95,7 +96,7 @@ static void bench_op(row_bench &b, const char *name, dt_op op, double forward, d
                      const std::function<void(ARGS &)> &make_call)
 {
     const dt_op_set *set = bench_find_op(b.provider, op);
-    if (!set)
+    if (!set || (b.only && strncmp(b.only, name, strlen(b.only)) != 0))
         return;
     std::vector<ARGS> sets;
     size_t before = allocated, work = 1;
@@ -210,6 +211,8 @@ static void bench_positions(row_bench &b)
         a.positions = integers(b, b.T, b.T);
         a.T = b.T, a.theta = 1e7f, a.rotary_dim = 64;
     });
+    if (b.only && strncmp(b.only, "embedding", 9) != 0)
+        return;
     dt_tensor weight = make(DT_BF16, 0, {VOCABULARY, HIDDEN}), dweight = make(DT_F32, 0, {VOCABULARY, HIDDEN});
     for (int64_t ids : {(int64_t)VOCABULARY, b.T / 16}) /* all different; each 16 times */
         bench_op<dt_embedding_args>(b, ids == VOCABULARY ? "embedding" : "embedding, repeats", DT_OP_EMBEDDING,
@@ -264,9 +267,9 @@ static void bench_decode(row_bench &b)
         });
 }
 
-extern "C" void bench_rows(const dt_provider *provider, dt_exec *exec, FILE *json)
+extern "C" void bench_rows(const dt_provider *provider, dt_exec *exec, const char *only, FILE *json)
 {
-    row_bench b = {provider, exec, json, 0, {}};
+    row_bench b = {provider, exec, only && strncmp(only, "rows/", 5) == 0 ? only + 5 : NULL, json, 0, {}};
     for (int64_t T : {512, 8192}) {
         b.T = T;
         bench_norms(b);
