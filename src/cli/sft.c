@@ -24,12 +24,26 @@ static dt_status check_one_rank(dt_err *err)
     return DT_OK;
 }
 
-static dt_status memory_limit(uint64_t *out, const dt_args *args, const dt_exec *exec, dt_err *err)
+/* On a device kept free of what the run counts: code of kernels and libraries, recordings, fragments. */
+#define DEVICE_RESERVE ((uint64_t)768 << 20)
+
+static dt_status memory_limit(uint64_t *out, const dt_args *args, dt_exec *exec, dt_err *err)
 {
     const char *given = dtp_args_string(args, "memory_limit");
+    uint64_t available, total;
+    *out = 0;
     if (given)
         return dtp_parse_size(out, given, "--memory_limit", err);
-    *out = exec->device == DT_DEVICE_CPU ? dtp_available_memory() : 0;
+    if (exec->device == DT_DEVICE_CPU) {
+        *out = dtp_available_memory();
+        return DT_OK;
+    }
+    dt_status st = dt_exec_device_memory(exec, &available, &total, err);
+    if (st != DT_OK)
+        return st == DT_E_UNSUPPORTED ? DT_OK : st; /* no limit is known */
+    *out = available > DEVICE_RESERVE ? available - DEVICE_RESERVE : 1;
+    printf("device memory: %.2f GiB, %.2f free, of which the run may use all but %.2f\n", (double)total / 0x1p30,
+           (double)available / 0x1p30, (double)DEVICE_RESERVE / 0x1p30);
     return DT_OK;
 }
 

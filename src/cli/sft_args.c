@@ -137,7 +137,8 @@ static const dt_arg_spec own_specs[] = {
     {"cuda_graph", DT_ARG_BOOL, "true", NULL,
      "Record the calls of a training step on a GPU once and replay them; false queues each call, with the same bits."},
     {"memory_limit", DT_ARG_STRING, NULL, NULL,
-     "Memory the run may use, such as 12GiB. Default on a CPU: what machine, cgroup and ulimit leave."},
+     "Memory the run may use, such as 12GiB. Default: what is free on the device, or on a CPU what "
+     "machine, cgroup and ulimit leave."},
     {"ignore_args_error", DT_ARG_BOOL, "false", NULL, "Unknown argument names only warn."},
 };
 static const dt_arg_group own_group = DT_ARG_GROUP("Behaviour", own_specs);

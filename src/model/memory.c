@@ -115,6 +115,25 @@ static size_t layout(dt_memory *m, const shape *s, char *base)
     return c.used;
 }
 
+/* The optimiser shares the workspace, which must not move once a step is recorded. */
+static dt_status measure_update(dt_pass *p, dt_err *err)
+{
+    const dt_trainable *t = &p->model->store->trainable;
+    const dt_tensor all = dt_tensor_1d(NULL, DT_F32, t->count);
+    const dt_grad_norm_args norm = {DT_GRAD_NORM_ARGS, .grad = all, .segments = t->segments,
+                                    .n_segments = t->n_segments};
+    const dt_adamw_args adamw = {DT_ADAMW_ARGS,
+                                 .param = all,
+                                 .grad = all,
+                                 .m = all,
+                                 .v = all,
+                                 .segments = t->segments,
+                                 .n_segments = t->n_segments,
+                                 .step = 1};
+    dt_status status = dtp_pass_forward(p, DT_OP_GRAD_NORM, &norm, NULL, err);
+    return status == DT_OK ? dtp_pass_forward(p, DT_OP_ADAMW, &adamw, NULL, err) : status;
+}
+
 /* Runs the pass without computing: fills the sizes of what operators save, and the workspace. */
 static dt_status measure(dt_memory *m, dt_model *model, dt_err *err)
 {
@@ -137,7 +156,8 @@ static dt_status measure(dt_memory *m, dt_model *model, dt_err *err)
     if (m->train && model->lora)
         p.dropout = (float)dtp_lora_settings(model->lora).dropout;
     static const float some_weights; /* loss weights may come */
-    return dtp_pass_train(&p, &some_weights, 1, NULL, err);
+    dt_status status = dtp_pass_train(&p, &some_weights, 1, NULL, err);
+    return status == DT_OK && m->train ? measure_update(&p, err) : status;
 }
 
 static dt_memory *new_memory(dt_model *model, const dt_memory_options *o)
@@ -171,8 +191,9 @@ static void choose_recompute(dt_memory *m, const shape *s, const dt_memory_optio
         m->recomputed++;
 }
 
-static dt_status reserve(dt_memory *m, const shape *s, dt_err *err)
+dt_status dtp_memory_reserve(dt_memory *m, const dt_model *model, dt_err *err)
 {
+    const shape shape_of_model = shape_of(model), *s = &shape_of_model;
     m->arena_bytes = layout(m, s, DT_ARENA_COUNTING);
     dt_status status = dt_exec_alloc(m->exec, &m->arena, m->arena_bytes, err);
     if (status != DT_OK)
@@ -202,8 +223,8 @@ dt_status dtp_memory_create(dt_memory **out, dt_model *model, const dt_memory_op
             status = dt_fail(err, DT_E_NOMEM, "%lld tokens need %llu bytes of activations and workspace, %llu are left",
                              (long long)m->rows, (unsigned long long)*need_out, (unsigned long long)o->limit);
     }
-    if (status == DT_OK)
-        status = reserve(m, &s, err);
+    if (status == DT_OK && !model->store->counting)
+        status = dtp_memory_reserve(m, model, err);
     if (status != DT_OK) {
         dtp_memory_free(m);
         return status;

@@ -46,7 +46,8 @@ static dt_status open_parts(dt_model *m, const dt_model_options *o, dt_err *err)
         status = dtp_lora_open(&m->lora, m->config, o->adapter, err);
     else if (status == DT_OK && o->lora)
         status = dtp_lora_create(&m->lora, m->config, o->lora, err);
-    const dt_store_options store = {.tune = o->tune, .lora = m->lora, .seed = o->seed, .weight_decay = o->weight_decay};
+    const dt_store_options store = {
+        .tune = o->tune, .lora = m->lora, .seed = o->seed, .weight_decay = o->weight_decay, .defer = o->defer};
     if (status == DT_OK)
         status = dtp_store_open(&m->store, m->exec, m->config, m->checkpoint, &store, err);
     if (status == DT_OK)
@@ -129,6 +130,22 @@ static void report_plan(const dt_model *m, uint64_t activations, dt_plan_report 
     r->total = r->weights + r->trainable + r->activations + r->workspace;
 }
 
+/* P-44: the need, the limit, and what to change. */
+static dt_status too_large(const dt_plan_report *r, const dt_plan_options *o, uint64_t need, dt_err *err)
+{
+    const bool hopeless = r->weights + r->trainable >= o->memory_limit;
+    const char *remedy = !hopeless ? o->recompute == DT_RECOMPUTE_NONE ? "lower max_length or packing_length, or let "
+                                                                         "gradient_checkpointing be true or auto"
+                                                                       : "lower max_length or packing_length"
+                         : r->trainable > r->weights ? "train adapters instead of all weights, or use more memory"
+                                                     : "use a smaller model, or more memory";
+    return dt_fail(err, DT_E_NOMEM,
+                   "a pack of %lld tokens needs %.2f GiB (weights %.2f, trainable %.2f, activations and workspace "
+                   "%.2f), the limit is %.2f GiB: %s",
+                   (long long)o->max_tokens, (double)r->total / 0x1p30, (double)r->weights / 0x1p30,
+                   (double)r->trainable / 0x1p30, (double)need / 0x1p30, (double)o->memory_limit / 0x1p30, remedy);
+}
+
 dt_status dtp_model_plan(dt_model *model, const dt_plan_options *o, dt_plan_report *report_out, dt_err *err)
 {
     if (o->max_tokens < 1 || o->max_n_seq < 1 || o->max_tokens > INT32_MAX - 64)
@@ -154,13 +171,20 @@ dt_status dtp_model_plan(dt_model *model, const dt_plan_options *o, dt_plan_repo
     report_plan(model, need - r.workspace, &r);
     *report_out = r;
     if (status == DT_E_NOMEM && need && o->memory_limit)
-        return dt_fail(
-            err, DT_E_NOMEM,
-            "a pack of %lld tokens needs %.2f GiB (weights %.2f, trainable %.2f, activations and workspace "
-            "%.2f), the limit is %.2f GiB: lower max_length or packing_length, or use gradient_checkpointing",
-            (long long)o->max_tokens, (double)r.total / 0x1p30, (double)r.weights / 0x1p30,
-            (double)r.trainable / 0x1p30, (double)need / 0x1p30, (double)o->memory_limit / 0x1p30);
-    if (status == DT_OK && o->train)
+        return too_large(&r, o, need, err);
+    if (status == DT_OK && o->train && !model->store->counting)
+        status = dtp_store_add_moments(model->store, err);
+    return status;
+}
+
+dt_status dtp_model_load(dt_model *model, dt_err *err)
+{
+    if (!model->store->counting)
+        return DT_OK;
+    dt_status status = dtp_store_load(model->store, err);
+    if (status == DT_OK && model->memory)
+        status = dtp_memory_reserve(model->memory, model, err);
+    if (status == DT_OK && model->memory && model->memory->train)
         status = dtp_store_add_moments(model->store, err);
     return status;
 }

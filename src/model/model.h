@@ -23,11 +23,15 @@ typedef struct dt_model_options {
     uint64_t seed;               /* LoRA start values */
     float weight_decay;          /* of the decay group (norms and biases get 0) */
     dt_dtype activation;         /* DT_F32, or DT_BF16 where the device computes in it */
+    bool defer; /* devices: planned first, then loaded with dtp_model_load, so that a run that cannot fit says so at
+                   once */
 } dt_model_options;
 
 /* Errors: those of the config, checkpoint and adapter readers; DT_E_NOMEM. */
 dt_status dtp_model_open(dt_model **out, dt_exec *exec, const dt_model_options *options, dt_err *err);
 void dtp_model_close(dt_model *model); /* accepts NULL */
+/* Brings a deferred model to its device and reserves its plan, if there is one. Nothing to do otherwise. */
+dt_status dtp_model_load(dt_model *model, dt_err *err);
 
 const dt_model_config *dtp_model_config(const dt_model *model);
 /* NULL without LoRA. */
@@ -66,7 +70,7 @@ typedef struct dt_plan_report {
     int64_t max_tokens; /* rounded up to 64 */
 } dt_plan_report;
 
-/* Plans and reserves; may be called again with other sizes (frees the old arena).
+/* Plans and reserves; may be called again with other sizes (frees the old arena). A deferred model is planned only.
  * Errors: DT_E_NOMEM when memory_limit does not hold it even with every layer recomputed (or as asked), naming need and
  * limit; *report_out is filled in this case too. */
 dt_status dtp_model_plan(dt_model *model, const dt_plan_options *options, dt_plan_report *report_out, dt_err *err);

@@ -90,6 +90,8 @@ typedef struct dt_memory_options {
 /* Lays out, measures and reserves. DT_E_NOMEM when the limit does not hold it; *need_out is then the least need. */
 dt_status dtp_memory_create(dt_memory **out, dt_model *model, const dt_memory_options *options, uint64_t *need_out,
                             dt_err *err);
+/* What dtp_memory_create leaves to do while the model is not loaded. */
+dt_status dtp_memory_reserve(dt_memory *memory, const dt_model *model, dt_err *err);
 void dtp_memory_free(dt_memory *memory); /* accepts NULL */
 
 /* ---- caches of generation ---- */

@@ -1,5 +1,6 @@
 #include "model/store.h"
 #include "core/memory.h"
+#include "model/arena.h"
 #include "model/store_private.h"
 #include "model/upload_rows.h"
 #include "model/widen.h"
@@ -227,6 +228,10 @@ static size_t placed_bytes(const dt_layer *layer, const dt_weight *w)
 
 static dt_status add_block(dt_store *s, size_t bytes, char **out, dt_err *err)
 {
+    if (s->counting) {
+        *out = DT_ARENA_COUNTING;
+        return DT_OK;
+    }
     void **blocks = dtp_realloc_array(s->block, s->n_blocks + 1, sizeof *blocks);
     if (!blocks)
         return dt_fail(err, DT_E_NOMEM, "no memory for the list of weight blocks");
@@ -242,6 +247,8 @@ static dt_status upload_weight(dt_store *s, dt_weight *w, void *to, dt_err *err)
 {
     const dt_st_tensor *t = w->stored.tensor;
     w->value = weight_view(w, to, held_dtype(w), 0);
+    if (s->counting)
+        return DT_OK;
     if (t->dtype != DT_F16)
         return dt_exec_upload(s->exec, to, t->data, t->bytes, err);
     float *wide = dtp_calloc((size_t)dtp_weight_count(&w->info), sizeof *wide);
@@ -287,9 +294,11 @@ static size_t layout_block(const dt_layer *layer, dt_weight *const *w, int n, si
     return end;
 }
 
-static dt_status upload_extended(dt_row_upload *u, dt_weight *w, void *to, int64_t extension, dt_err *err)
+static dt_status upload_extended(dt_store *s, dt_row_upload *u, dt_weight *w, void *to, int64_t extension, dt_err *err)
 {
     w->value = weight_view(w, to, DT_BF16, extension);
+    if (s->counting)
+        return DT_OK;
     return dtp_upload_rows(u, to, (size_t)w->value.stride[0] * 2, w->stored.tensor->data, (size_t)w->value.shape[1] * 2,
                            w->value.shape[0], err);
 }
@@ -304,7 +313,7 @@ static dt_status place_block(dt_store *s, dt_row_upload *u, const dt_layer *laye
     dt_status status = add_block(s, bytes, &memory, err);
     for (int i = 0; status == DT_OK && i < n; i++) {
         const int64_t extension = extension_of(layer, w[i]);
-        status = extension ? upload_extended(u, w[i], memory + offset[i], extension, err)
+        status = extension ? upload_extended(s, u, w[i], memory + offset[i], extension, err)
                            : upload_weight(s, w[i], memory + offset[i], err);
     }
     s->weight_bytes += bytes;
@@ -332,14 +341,16 @@ static dt_status place_blocks(dt_store *s, const dt_lora *lora, dt_err *err)
 
 /* ---- life ---- */
 
-static dt_status build(dt_store *s, const dt_store_options *o, dt_err *err)
+static dt_status place(dt_store *s, dt_err *err)
 {
-    dt_status status = match_checkpoint(s, err);
-    if (status == DT_OK && o->tune != DT_TUNE_FULL)
+    const dt_store_options *o = &s->options;
+    dt_status status = DT_OK;
+    s->weight_bytes = 0;
+    if (o->tune != DT_TUNE_FULL)
         status = s->exec->device == DT_DEVICE_CPU && !o->copy ? each_weight(s, place_mapped, NULL, err)
                                                               : place_blocks(s, o->lora, err);
-    if (status == DT_OK && (o->tune == DT_TUNE_FULL || o->lora))
-        status = dtp_store_add_trainable(s, o, err);
+    if (status == DT_OK && s->trainable.count)
+        status = dtp_store_load_trainable(s, err);
     if (s->config->tied) {
         s->head.info = s->embedding.info;
         s->head.value = s->embedding.value;
@@ -347,6 +358,22 @@ static dt_status build(dt_store *s, const dt_store_options *o, dt_err *err)
         s->head.segment = s->embedding.segment;
     }
     return status;
+}
+
+static dt_status build(dt_store *s, dt_err *err)
+{
+    dt_status status = match_checkpoint(s, err);
+    if (status == DT_OK && (s->options.tune == DT_TUNE_FULL || s->options.lora))
+        status = dtp_store_list_trainable(s, err);
+    return status == DT_OK ? place(s, err) : status;
+}
+
+dt_status dtp_store_load(dt_store *s, dt_err *err)
+{
+    if (!s->counting)
+        return DT_OK;
+    s->counting = false;
+    return place(s, err);
 }
 
 dt_status dtp_store_open(dt_store **out, dt_exec *exec, const dt_model_config *config, const dt_checkpoint *checkpoint,
@@ -362,7 +389,9 @@ dt_status dtp_store_open(dt_store **out, dt_exec *exec, const dt_model_config *c
     s->exec = exec;
     s->config = config;
     s->checkpoint = checkpoint;
-    dt_status status = build(s, options, err);
+    s->options = *options;
+    s->counting = options->defer && exec->device != DT_DEVICE_CPU;
+    dt_status status = build(s, err);
     if (status != DT_OK) {
         dtp_store_close(s);
         return status;

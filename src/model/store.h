@@ -45,7 +45,8 @@ typedef struct dt_store_options {
     const dt_lora *lora; /* NULL: none; with DT_TUNE_NONE applied without gradients */
     uint64_t seed;       /* start of A when the adapter brings no values */
     float weight_decay;
-    bool copy; /* block buffers also on the CPU (for tests of the device layout) */
+    bool copy;  /* block buffers also on the CPU (for tests of the device layout) */
+    bool defer; /* devices: only lays out, with addresses that nobody may read; dtp_store_load follows */
 } dt_store_options;
 
 typedef struct dt_store {
@@ -59,6 +60,8 @@ typedef struct dt_store {
     uint64_t weight_bytes; /* of all values that are not in the trainable buffer */
     void **block;          /* owned device memory of frozen weights */
     size_t n_blocks;
+    dt_store_options options;
+    bool counting; /* laid out only */
     size_t segment_capacity, name_capacity;
 } dt_store;
 
@@ -67,6 +70,8 @@ typedef struct dt_store {
 dt_status dtp_store_open(dt_store **out, dt_exec *exec, const dt_model_config *config, const dt_checkpoint *checkpoint,
                          const dt_store_options *options, dt_err *err);
 void dtp_store_close(dt_store *store); /* accepts NULL */
+/* Allocates and fills what a deferred store has laid out; nothing to do otherwise. Errors: DT_E_NOMEM. */
+dt_status dtp_store_load(dt_store *store, dt_err *err);
 
 /* Names outside the text model that are copied when saving and otherwise left alone: mtp.*, model.visual.*, and the
  * head of a tied model. */

@@ -4,8 +4,10 @@
 
 #include "model/store.h"
 
-/* LoRA when options->lora, else all weights; sets values and gradients of what it covers. */
-dt_status dtp_store_add_trainable(dt_store *store, const dt_store_options *options, dt_err *err);
+/* LoRA when options->lora, else all weights. First the list of tensors, then memory and start values: sets values and
+ * gradients of what it covers. A store that only counts gets addresses that nobody may read. */
+dt_status dtp_store_list_trainable(dt_store *store, dt_err *err);
+dt_status dtp_store_load_trainable(dt_store *store, dt_err *err);
 void dtp_store_free_trainable(dt_store *store);
 
 #endif

@@ -1,5 +1,6 @@
 /* The flat buffer of trainable tensors: its segments, start values, and the views operators use. */
 #include "core/memory.h"
+#include "model/arena.h"
 #include "model/store_private.h"
 #include "model/widen.h"
 #include <stdlib.h>
@@ -225,41 +226,61 @@ static int64_t largest_segment(const dt_trainable *t)
     return n;
 }
 
-dt_status dtp_store_add_trainable(dt_store *s, const dt_store_options *o, dt_err *err)
+dt_status dtp_store_list_trainable(dt_store *s, dt_err *err)
 {
+    const dt_store_options *o = &s->options;
     builder b = {.store = s, .weight_decay = o->weight_decay};
-    dt_trainable *t = &s->trainable;
-    void *param = NULL, *grad = NULL;
     dt_status status = o->lora ? list_adapters(&b, o->lora, err) : list_weights(&b, err);
-    t->segments = b.segment; /* owned from here on, also half-built */
-    t->names = (const char *const *)b.name;
+    s->trainable.segments = b.segment; /* owned from here on, also half-built */
+    s->trainable.names = (const char *const *)b.name;
+    return status;
+}
+
+static dt_status allocate(dt_store *s, dt_err *err)
+{
+    dt_trainable *t = &s->trainable;
     size_t bytes = (size_t)t->count * sizeof(float);
-    if (status == DT_OK)
-        status = dt_exec_alloc(s->exec, &param, bytes, err);
+    void *param = NULL, *grad = NULL;
+    dt_status status = dt_exec_alloc(s->exec, &param, bytes, err);
     t->param = param;
-    if (status == DT_OK && o->tune != DT_TUNE_NONE)
+    if (status == DT_OK && s->options.tune != DT_TUNE_NONE)
         status = dt_exec_alloc(s->exec, &grad, bytes, err);
     t->grad = grad;
-    if (status == DT_OK && grad)
-        status = dt_exec_zero(s->exec, grad, bytes, err);
-    if (status != DT_OK)
-        return status;
+    return status == DT_OK && grad ? dt_exec_zero(s->exec, grad, bytes, err) : status;
+}
 
-    size_t room = (size_t)largest_segment(t);
+static dt_status put_values(dt_store *s, dt_err *err)
+{
+    const dt_store_options *o = &s->options;
+    size_t room = (size_t)largest_segment(&s->trainable);
     float *first = dtp_calloc(room, sizeof *first), *second = dtp_calloc(room, sizeof *second);
-    if (!first || !second)
-        status = dt_fail(err, DT_E_NOMEM, "no memory for start values of trainable tensors");
-    else
-        status = o->lora ? put_adapters(s, o, first, second, err) : put_weights(s, first, err);
+    dt_status status = !first || !second ? dt_fail(err, DT_E_NOMEM, "no memory for start values of trainable tensors")
+                       : o->lora         ? put_adapters(s, o, first, second, err)
+                                         : put_weights(s, first, err);
     free(first);
     free(second);
+    return status;
+}
+
+dt_status dtp_store_load_trainable(dt_store *s, dt_err *err)
+{
+    const dt_lora *lora = s->options.lora;
+    dt_status status = s->counting ? DT_OK : allocate(s, err);
+    if (status == DT_OK && !s->counting)
+        status = put_values(s, err);
     if (status != DT_OK)
         return status;
-    if (!o->lora)
+    if (s->counting) {
+        s->trainable.param = (float *)(void *)DT_ARENA_COUNTING;
+        s->trainable.grad = s->options.tune != DT_TUNE_NONE ? s->trainable.param : NULL;
+    }
+    if (!lora)
         view_weights(s);
-    for (int64_t i = 0; o->lora && i < s->config->layers; i++)
+    for (int64_t i = 0; lora && i < s->config->layers; i++)
         for (int input = 0; input < DT_LAYER_INPUTS; input++)
-            view_input(s, &s->layer[i], input, dtp_lora_settings(o->lora).rank);
+            view_input(s, &s->layer[i], input, dtp_lora_settings(lora).rank);
+    if (s->counting)
+        s->trainable.param = s->trainable.grad = NULL;
     return DT_OK;
 }
 

@@ -103,7 +103,8 @@ static dt_status open_model(dt_run *run, const dt_origin *origin, dt_err *err)
                                 .lora = c->full || origin->adapter ? NULL : &lora,
                                 .seed = c->seed,
                                 .weight_decay = (float)c->weight_decay,
-                                .activation = bf16 ? DT_BF16 : DT_F32};
+                                .activation = bf16 ? DT_BF16 : DT_F32,
+                                .defer = true};
     dt_status st = dtp_model_open(&run->model, run->exec, &options, err);
     return st == DT_OK && origin->adapter ? check_adapter(run, origin->adapter, err) : st;
 }
@@ -310,6 +311,8 @@ dt_status dtp_run_open(dt_run *run, const dt_train_config *config, dt_exec *exec
         st = count_steps(run, err);
     if (st == DT_OK)
         st = plan_memory(run, err);
+    if (st == DT_OK)
+        st = dtp_model_load(run->model, err);
     if (st == DT_OK && exec->device != DT_DEVICE_CPU)
         st = dtp_run_queue_open(run, err);
     bool go_on = run->resume && !config->resume_only_model;

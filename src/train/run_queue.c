@@ -93,18 +93,6 @@ static dt_status reserve(dt_run *run, dt_err *err)
     return dt_exec_upload(run->exec, q->segments, t->segments, bytes, err);
 }
 
-/* The calls of the update must not move the workspace that the recordings of the model refer to. */
-static dt_status reserve_workspace(dt_run *run, dt_err *err)
-{
-    const dt_grad_norm_args norm = norm_args(run);
-    const dt_adamw_args adamw = adamw_args(run);
-    size_t bytes[2] = {0};
-    dt_status st = dt_op_workspace_bytes(run->exec, DT_OP_GRAD_NORM, &norm, &bytes[0], err);
-    if (st == DT_OK)
-        st = dt_op_workspace_bytes(run->exec, DT_OP_ADAMW, &adamw, &bytes[1], err);
-    return st == DT_OK ? dt_exec_reserve(run->exec, bytes[0] > bytes[1] ? bytes[0] : bytes[1], err) : st;
-}
-
 /* Moments and gradients are zero and so is the rate: the update changes no bit. */
 static dt_status rehearse(dt_run *run, dt_err *err)
 {
@@ -124,8 +112,6 @@ dt_status dtp_run_queue_open(dt_run *run, dt_err *err)
     if (!run->queue)
         return dt_fail(err, DT_E_NOMEM, "the queue of steps: out of memory");
     dt_status st = reserve(run, err);
-    if (st == DT_OK)
-        st = reserve_workspace(run, err);
     return st == DT_OK && record ? rehearse(run, err) : st;
 }
 
