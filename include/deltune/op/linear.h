@@ -1,8 +1,8 @@
 /* Linear maps that read one input, each with an optional low-rank adapter (LoRA):
  *     y_j = x W_j^T + scale * (mask(x) A_j^T) B_j^T + c_j
  * The A matrices of the adapted parts are stacked so that they are one product, and the parts share one dropout
- * mask: mask(x) = x * keep / (1 - p), keep from the counter-based generator of src/core/philox.h, recomputed in
- * backward and never stored. Source of LoRA: Hu et al., arXiv:2106.09685. */
+ * mask: mask(x) = x * keep / (1 - p), keep from the counter-based generator of src/core/philox.h, so that backward
+ * needs no more than the key. Source of LoRA: Hu et al., arXiv:2106.09685. */
 #ifndef DELTUNE_OP_LINEAR_H
 #define DELTUNE_OP_LINEAR_H
 #include <deltune/operators.h>
@@ -36,9 +36,9 @@ typedef struct dt_linear_args {
     dt_tensor dx;      /* [T_cap,in], written; absent = not needed (first layer of a frozen model) */
     dt_tensor dx_add;  /* optional [T_cap,in]: dx = dx_add + ...; may be dx itself */
     dt_tensor dlora_a; /* [R,in] f32, added to */
-    /* Room for the adapters inside the products: columns [in, in + extension) of the rows of x, dx and every weight, whose
-     * row pitches hold them, are scratch of the operator. They may hold anything before a forward; what it leaves behind
-     * the weights its backward reads again. 0: there is none. Providers may ignore it. */
+    /* Room for the adapters inside the products: columns [in, in + extension) of the rows of x, dx and every weight,
+     * whose row pitches hold them, are scratch of the operator. They may hold anything before a forward; what it leaves
+     * behind the weights its backward reads again. 0: there is none. Providers may ignore it. */
     int64_t extension;
     /* recorded steps: device memory; seed, step and micro are read there. NULL: the fields above are used */
     const dt_step_values *values;

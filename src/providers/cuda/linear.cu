@@ -23,6 +23,7 @@ struct linear_call {
     int64_t first[DT_LINEAR_MAX_PARTS + 1]; /* rows of all parts before part j */
     void *gemm, *b, *weight;                /* b: packed B; weight: parts one after another, row pitch `in` */
     linear_rows u, du;
+    uint8_t *kept; /* the dropout mask between forward and backward */
     size_t workspace_bytes;
 };
 /* Parts [first, first + count) as one product. */
@@ -109,6 +110,23 @@ static linear_call linear_plan(const dt_linear_args *a, void *workspace)
     return c;
 }
 
+/* Between forward and backward: U, and where dropout needs one and rows are whole units the mask, one bit an element.
+ */
+static size_t linear_kept_bytes(const linear_call *c)
+{
+    return c->args->dropout > 0 && c->R && c->dtype == DT_BF16 && c->in % 8 == 0 ? (size_t)(c->T_cap * c->in / 8) : 0;
+}
+static size_t linear_saved_u_bytes(const linear_call *c)
+{
+    return dtp_round_up((size_t)(c->T_cap * c->R_padded) * c->element, 64);
+}
+static void linear_use_saved(linear_call *c, void *saved)
+{
+    c->u.data = saved;
+    if (saved && c->fast && linear_kept_bytes(c))
+        c->kept = (uint8_t *)saved + linear_saved_u_bytes(c);
+}
+
 static gemm_matrix linear_matrix(const dt_tensor *t)
 {
     gemm_matrix m = {t->data, t->stride[0], t->dtype};
@@ -122,7 +140,7 @@ static gemm_matrix linear_low_matrix(const linear_rows *r)
 static linear_mask linear_mask_of(const linear_call *c)
 {
     const dt_linear_args *a = c->args;
-    linear_mask m = {a->values, a->seed, a->step, a->micro, a->input, dt_dropout_threshold(a->dropout), c->in};
+    linear_mask m = {a->values, a->seed, a->step, a->micro, a->input, dt_dropout_threshold(a->dropout), c->in, c->kept};
     return m;
 }
 /* What the masked sums are multiplied by. */
@@ -224,14 +242,15 @@ static linear_pack_params linear_pack_params_of(const linear_call *c)
     p.width = (int32_t)(c->extension ? c->extension : c->R_padded);
     return p;
 }
-static int64_t linear_pack_blocks(const linear_pack_params *p)
+static int64_t linear_pack_units(const linear_pack_params *p)
 {
-    return dtp_blocks(p->end[p->parts - 1] * (p->width / 8), LINEAR_THREADS);
+    return p->end[p->parts - 1] * (p->width / 8);
 }
 static dt_status linear_pack(const linear_call *c)
 {
     linear_pack_params p = linear_pack_params_of(c);
-    return DT_LAUNCH(c->err, c->exec, linear_pack_blocks(&p), LINEAR_THREADS, 0, linear_pack_kernel, p);
+    return DT_LAUNCH(c->err, c->exec, dtp_blocks(linear_pack_units(&p), LINEAR_THREADS), LINEAR_THREADS, 0,
+                     linear_pack_kernel, p);
 }
 static dt_status linear_zero_behind(const linear_call *c, const dt_tensor *t)
 {
@@ -241,19 +260,13 @@ static dt_status linear_zero_behind(const linear_call *c, const dt_tensor *t)
 
 /* ---------------------------------------------------------------- forward */
 
-template <int M_TILES, int GROUPS>
-static dt_status linear_launch_inner(const linear_call *c, const linear_inner_params &p)
+template <int GROUPS> static dt_status linear_launch_inner(const linear_call *c, const linear_inner_params &p)
 {
     linear_pack_params pack = linear_pack_params_of(c);
-    int64_t blocks = dtp_blocks(p.T, 16 * M_TILES) * dtp_blocks(p.R_padded, 8 * GROUPS);
-    int bytes = LINEAR_WARPS * 16 * M_TILES * 8 * GROUPS * (int)sizeof(float);
-    return DT_LAUNCH(c->err, c->exec, blocks + linear_pack_blocks(&pack), LINEAR_THREADS, bytes,
-                     (linear_inner_kernel<M_TILES, GROUPS>), p, pack, blocks);
-}
-template <int GROUPS> static dt_status linear_launch_inner_rows(const linear_call *c, const linear_inner_params &p)
-{
-    /* few rows a block spread a short pack over the card, more read A less often */
-    return p.T < 4096 ? linear_launch_inner<1, GROUPS>(c, p) : linear_launch_inner<2, GROUPS>(c, p);
+    int64_t blocks = dtp_blocks(p.T, 16) * dtp_blocks(p.R_padded, 8 * GROUPS);
+    int bytes = LINEAR_INNER_WARPS * 16 * 8 * GROUPS * (int)sizeof(float);
+    return DT_LAUNCH(c->err, c->exec, blocks + dtp_blocks(linear_pack_units(&pack), LINEAR_INNER_THREADS),
+                     LINEAR_INNER_THREADS, bytes, linear_inner_kernel<GROUPS>, p, pack, blocks);
 }
 /* U, into `saved` or the workspace, and behind x when there is room; packed B. */
 static dt_status linear_inner(linear_call *c, void *saved)
@@ -262,7 +275,7 @@ static dt_status linear_inner(linear_call *c, void *saved)
     linear_inner_params p;
     memset(&p, 0, sizeof p);
     if (saved || c->extension)
-        c->u.data = saved;
+        linear_use_saved(c, saved);
     p.x = linear_rows_of(&c->args->x);
     p.u = c->u;
     if (c->extension)
@@ -280,10 +293,9 @@ static dt_status linear_inner(linear_call *c, void *saved)
                            : DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->R_padded, LINEAR_THREADS), LINEAR_THREADS,
                                        0, linear_plain_inner_kernel, p);
     }
-    return c->R_padded <= 8    ? linear_launch_inner_rows<1>(c, p)
-           : c->R_padded <= 16 ? linear_launch_inner_rows<2>(c, p)
-           : c->R_padded <= 32 ? linear_launch_inner_rows<4>(c, p)
-                               : linear_launch_inner_rows<8>(c, p);
+    return c->R_padded <= 8    ? linear_launch_inner<1>(c, p)
+           : c->R_padded <= 16 ? linear_launch_inner<2>(c, p)
+                               : linear_launch_inner<4>(c, p);
 }
 
 static dt_status linear_group_forward(const linear_call *c, const linear_group *g)
@@ -409,6 +421,7 @@ static linear_input_params linear_input_params_of(const linear_call *c)
     p.a_pitch = a->stride[0];
     p.T = c->T;
     p.R = (int32_t)c->R;
+    p.row_step = c->T_cap <= LINEAR_SHORT ? 16 : 64;
     p.scale = linear_scale(c->args);
     p.mask = linear_mask_of(c);
     return p;
@@ -469,7 +482,7 @@ static dt_status linear_adapter_gradients(const linear_call *c)
                                                  LINEAR_THREADS, 0, linear_plain_input_kernel, p);
     }
     if (input)
-        blocks += dtp_blocks(c->in, 32 * LINEAR_WARPS) * dtp_blocks(c->T, LINEAR_ROW_STEP);
+        blocks += dtp_blocks(c->in, 32 * LINEAR_WARPS) * dtp_blocks(c->T, p.row_step);
     if (c->R <= 16)
         return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_backward_kernel<1>, g, p,
                          items);
@@ -485,7 +498,7 @@ static dt_status linear_backward(dt_exec *exec, const void *args, const void *sa
     c.exec = exec, c.err = err;
     bool input = dt_tensor_present(&c.args->dx);
     dt_status st = input ? linear_convert(&c) : DT_OK;
-    c.u.data = (void *)(uintptr_t)saved;
+    linear_use_saved(&c, (void *)(uintptr_t)saved);
     if (st == DT_OK && c.R && !c.extension) /* else forward has left it behind the weights */
         st = linear_pack(&c);
     if (linear_low_behind(&c))
@@ -505,7 +518,7 @@ static size_t linear_saved_bytes(const dt_exec *exec, const void *args)
 {
     linear_call c = linear_plan((const dt_linear_args *)args, NULL);
     (void)exec;
-    return (size_t)(c.T_cap * c.R_padded) * c.element;
+    return linear_saved_u_bytes(&c) + linear_kept_bytes(&c);
 }
 static size_t linear_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {

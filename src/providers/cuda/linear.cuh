@@ -18,11 +18,12 @@
 enum {
     LINEAR_THREADS = 256,
     LINEAR_WARPS = 8,
+    LINEAR_INNER_THREADS = 512,
+    LINEAR_INNER_WARPS = 16,
     LINEAR_TILE = 64,  /* rows and columns of a tile of linear_columns_kernel */
     LINEAR_STAGES = 4, /* tiles in flight there */
     LINEAR_PARTS = 4,
-    LINEAR_SHORT = 1024, /* rows of a pack whose products launches matter to */
-    LINEAR_ROW_STEP = 64 /* rows a block of linear_input_kernel visits */
+    LINEAR_SHORT = 1024 /* rows of a pack that is bound by launches and latency */
 };
 
 struct linear_rows { /* [T, width] activations */
@@ -36,6 +37,7 @@ struct linear_mask {
     uint64_t seed;
     uint32_t step, micro, input, threshold; /* threshold 0: everything is kept */
     int64_t width;
+    uint8_t *kept; /* [T, width / 8] what forward has drawn, a bit an element, for backward; NULL: not kept */
 };
 
 DT_DEVICE dt_dropout_key linear_key(const linear_mask &m)
@@ -50,10 +52,19 @@ DT_DEVICE bool linear_kept(const linear_mask &m, const dt_dropout_key &key, int6
     uint64_t element = (uint64_t)(t * m.width + i);
     return !m.threshold || (dt_dropout_mask8(key, element / 8, m.threshold) >> (element % 8) & 1);
 }
-/* Bits of elements i .. i + 7 of row t; i and the width are multiples of 8. */
+/* The bits of block `block` (eight elements), drawn, and kept when wanted. */
+DT_DEVICE uint32_t linear_draw(const linear_mask &m, const dt_dropout_key &key, uint64_t block, bool keep)
+{
+    uint32_t bits = dt_dropout_mask8(key, block, m.threshold);
+    if (keep)
+        m.kept[block] = (uint8_t)bits;
+    return bits;
+}
+/* In backward: bits of elements i .. i + 7 of row t; i and the width are multiples of 8. */
 DT_DEVICE uint32_t linear_bits(const linear_mask &m, const dt_dropout_key &key, int64_t t, int64_t i)
 {
-    return m.threshold ? dt_dropout_mask8(key, (uint64_t)(t * m.width + i) / 8, m.threshold) : 0xffu;
+    uint64_t block = (uint64_t)(t * m.width + i) / 8;
+    return !m.threshold ? 0xffu : m.kept ? m.kept[block] : dt_dropout_mask8(key, block, m.threshold);
 }
 /* Two bits to a mask over a pair of bf16. */
 DT_DEVICE uint32_t linear_pair(uint32_t bits)
@@ -77,10 +88,10 @@ struct linear_pack_params {
     int32_t row[LINEAR_PARTS], rank[LINEAR_PARTS];
     int32_t parts, width; /* a multiple of 8 */
 };
-/* Eight elements of a row a thread. */
-DT_DEVICE void linear_pack_block(const linear_pack_params &p, int64_t block)
+/* The k-th unit of eight elements of a row. */
+DT_DEVICE void linear_pack_unit(const linear_pack_params &p, int64_t k)
 {
-    int64_t k = block * LINEAR_THREADS + threadIdx.x, o = k / (p.width / 8);
+    int64_t o = k / (p.width / 8);
     int r0 = (int)(k % (p.width / 8)) * 8;
     DT_UNROLL
     for (int j = 0; j < LINEAR_PARTS; j++) {
@@ -104,7 +115,7 @@ DT_DEVICE void linear_pack_block(const linear_pack_params &p, int64_t block)
 }
 DT_KERNEL(LINEAR_THREADS, 1) linear_pack_kernel(const linear_pack_params p)
 {
-    linear_pack_block(p, (int64_t)blockIdx.x);
+    linear_pack_unit(p, (int64_t)blockIdx.x * LINEAR_THREADS + threadIdx.x);
 }
 
 /* ---------------------------------------------------------------- U = scale (keep x) A^T */
@@ -120,82 +131,60 @@ struct linear_inner_params {
     linear_mask mask;
 };
 
-/* Eight consecutive elements of a row of A as two pairs of bf16 operands. */
-DT_DEVICE uint4 linear_load_a(const linear_inner_params &p, int row, int64_t i)
+/* What a thread brings of one step: 16 bytes of two rows of x, eight elements of a row of A a group. */
+template <int GROUPS> struct linear_step {
+    uint4 x[2];
+    float4 a[GROUPS][2];
+};
+/* Where a thread stands in its rows of x and A. */
+struct linear_inner_place {
+    const uint16_t *x;  /* row t; the other row lies eight rows below */
+    const float *a;     /* row `row`; the groups' rows lie eight rows apart */
+    int left, row;      /* columns of the width from here on */
+    bool first, second; /* rows t and t + 8 exist */
+};
+template <int GROUPS>
+DT_DEVICE void linear_load_step(linear_step<GROUPS> &s, const linear_inner_params &p, const linear_inner_place &at)
 {
-    if (row >= p.R || i >= p.mask.width)
-        return make_uint4(0, 0, 0, 0);
-    const float4 *from = (const float4 *)(p.a + (int64_t)row * p.a_pitch + i);
-    float4 low = from[0], high = from[1];
-    return make_uint4(pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y),
-                      pack_bf16(high.z, high.w));
-}
-DT_DEVICE uint4 linear_load_x(const linear_inner_params &p, int64_t t, int64_t i)
-{
-    return t < p.T && i < p.mask.width ? *(const uint4 *)((const uint16_t *)p.x.data + t * p.x.pitch + i)
-                                       : make_uint4(0, 0, 0, 0);
-}
-
-/* 16 * M_TILES rows by 8 * GROUPS columns of U a block. The eight warps share the width, 32 columns a step, and their
- * sums are added in warp order.
- *
- * A thread loads 16 bytes of a row: columns 8 q .. 8 q + 7 of the step, q = lane % 4. As the order of summation is
- * free, its first four elements are used as those that the fragments of one product want, the others as those of a
- * second: no shared memory, and the eight elements of a thread are one block of the generator. */
-template <int M_TILES, int GROUPS>
-DT_DEVICE void linear_inner_block(const linear_inner_params &p, int64_t block, float *all)
-{
-    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32,
-        panels = (p.R_padded + 8 * GROUPS - 1) / (8 * GROUPS);
-    int64_t t0 = block / panels * (16 * M_TILES) + lane / 4;
-    int column0 = (int)(block % panels) * 8 * GROUPS;
-    float sum[M_TILES][GROUPS][4];
-    dt_dropout_key key = linear_key(p.mask);
+    bool inside = at.left > 0;
+    s.x[0] = inside && at.first ? *(const uint4 *)at.x : make_uint4(0, 0, 0, 0);
+    s.x[1] = inside && at.second ? *(const uint4 *)(at.x + 8 * p.x.pitch) : make_uint4(0, 0, 0, 0);
     DT_UNROLL
-    for (int m = 0; m < M_TILES; m++) {
-        DT_UNROLL
-        for (int g = 0; g < GROUPS; g++)
-            sum[m][g][0] = sum[m][g][1] = sum[m][g][2] = sum[m][g][3] = 0.0f;
+    for (int g = 0; g < GROUPS; g++) {
+        const float4 *from = (const float4 *)(at.a + 8 * g * p.a_pitch);
+        bool there = inside && at.row + 8 * g < p.R;
+        s.a[g][0] = there ? from[0] : make_float4(0, 0, 0, 0);
+        s.a[g][1] = there ? from[1] : make_float4(0, 0, 0, 0);
     }
-    for (int64_t i0 = warp * 32; i0 < p.mask.width; i0 += LINEAR_WARPS * 32) {
-        int64_t i = i0 + 8 * (lane & 3);
-        uint4 x[M_TILES][2], a[GROUPS];
-        DT_UNROLL
-        for (int m = 0; m < M_TILES; m++) {
-            x[m][0] = linear_load_x(p, t0 + 16 * m, i);
-            x[m][1] = linear_load_x(p, t0 + 16 * m + 8, i);
-        }
-        DT_UNROLL
-        for (int g = 0; g < GROUPS; g++)
-            a[g] = linear_load_a(p, column0 + 8 * g + lane / 4, i);
-        DT_UNROLL
-        for (int m = 0; m < M_TILES; m++) {
-            uint4 low = linear_masked(x[m][0], linear_bits(p.mask, key, t0 + 16 * m, i)),
-                  high = linear_masked(x[m][1], linear_bits(p.mask, key, t0 + 16 * m + 8, i));
-            uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
-            DT_UNROLL
-            for (int g = 0; g < GROUPS; g++) {
-                mma_bf16(sum[m][g], first, a[g].x, a[g].y);
-                mma_bf16(sum[m][g], second, a[g].z, a[g].w);
-            }
-        }
-    }
-    const int columns = 8 * GROUPS, rows = 16 * M_TILES; /* all: [warp][row][column] */
+}
+template <int GROUPS> DT_DEVICE void linear_round_step(uint32_t (&b)[GROUPS][4], const linear_step<GROUPS> &s)
+{
     DT_UNROLL
-    for (int m = 0; m < M_TILES; m++) {
-        DT_UNROLL
-        for (int g = 0; g < GROUPS; g++) {
-            float *to = all + (warp * rows + 16 * m + lane / 4) * columns + 8 * g + 2 * (lane & 3);
-            to[0] = sum[m][g][0], to[1] = sum[m][g][1];
-            to[8 * columns] = sum[m][g][2], to[8 * columns + 1] = sum[m][g][3];
-        }
+    for (int g = 0; g < GROUPS; g++) {
+        const float4 &low = s.a[g][0], &high = s.a[g][1];
+        b[g][0] = pack_bf16(low.x, low.y), b[g][1] = pack_bf16(low.z, low.w);
+        b[g][2] = pack_bf16(high.x, high.y), b[g][3] = pack_bf16(high.z, high.w);
     }
-    block_sync();
-    for (int k = (int)threadIdx.x; k < rows * columns; k += LINEAR_THREADS) {
+}
+template <int GROUPS>
+DT_DEVICE void linear_multiply_step(float (&sum)[GROUPS][4], const uint4 (&x)[2], const uint32_t (&b)[GROUPS][4])
+{
+    uint32_t first[4] = {x[0].x, x[1].x, x[0].y, x[1].y}, second[4] = {x[0].z, x[1].z, x[0].w, x[1].w};
+    DT_UNROLL
+    for (int g = 0; g < GROUPS; g++) {
+        mma_bf16(sum[g], first, b[g][0], b[g][1]);
+        mma_bf16(sum[g], second, b[g][2], b[g][3]);
+    }
+}
+/* Adds the warps' sums in their order and writes U. all: [warp][16 rows][column] */
+DT_DEVICE void linear_write_inner(const linear_inner_params &p, const float *all, int columns, int64_t t0, int column0)
+{
+    const int rows = 16;
+    for (int k = (int)threadIdx.x; k < rows * columns; k += LINEAR_INNER_THREADS) {
         float total = 0.0f;
-        for (int w = 0; w < LINEAR_WARPS; w++)
+        for (int w = 0; w < LINEAR_INNER_WARPS; w++)
             total += all[w * rows * columns + k];
-        int64_t t = t0 - lane / 4 + k / columns;
+        int64_t t = t0 + k / columns;
         int column = column0 + k % columns;
         uint16_t u = bf16_bits(p.scale * total);
         if (t >= p.T || column >= p.R_padded)
@@ -206,23 +195,72 @@ DT_DEVICE void linear_inner_block(const linear_inner_params &p, int64_t block, f
             ((uint16_t *)p.behind.data)[t * p.behind.pitch + column] = u;
     }
     int spare = p.behind.data && column0 == 0 ? (p.extension - p.R_padded) / 8 : 0;
-    for (int k = (int)threadIdx.x; k < rows * spare; k += LINEAR_THREADS) {
-        int64_t t = t0 - lane / 4 + k / spare;
+    for (int k = (int)threadIdx.x; k < rows * spare; k += LINEAR_INNER_THREADS) {
+        int64_t t = t0 + k / spare;
         if (t < p.T)
             *(uint4 *)((uint16_t *)p.behind.data + t * p.behind.pitch + p.R_padded + k % spare * 8) =
                 make_uint4(0, 0, 0, 0);
     }
 }
+/* 16 rows by 8 * GROUPS columns of U a block. The warps share the width, 32 columns a step; the next step's operands
+ * are on their way meanwhile.
+ *
+ * A thread loads 16 bytes of a row: columns 8 q .. 8 q + 7 of the step, q = lane % 4. As the order of summation is
+ * free, its first four elements are used as those that the fragments of one product want, the others as those of a
+ * second: no shared memory, and the eight elements of a thread are one block of the generator. */
+template <int GROUPS> DT_DEVICE void linear_inner_block(const linear_inner_params &p, int64_t block, float *all)
+{
+    const int columns = 8 * GROUPS, stride = LINEAR_INNER_WARPS * 32;
+    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32, panels = (p.R_padded + columns - 1) / columns;
+    int64_t t0 = block / panels * 16, t = t0 + lane / 4;
+    int column0 = (int)(block % panels) * columns, row = column0 + lane / 4, i = warp * 32 + 8 * (lane & 3);
+    linear_inner_place at = {(const uint16_t *)p.x.data + t * p.x.pitch + i,
+                             p.a + (int64_t)row * p.a_pitch + i,
+                             (int)p.mask.width - i,
+                             row,
+                             t < p.T,
+                             t + 8 < p.T};
+    uint64_t drawn = (uint64_t)(t * p.mask.width + i) / 8;
+    bool keep = p.mask.kept && column0 == 0;
+    float sum[GROUPS][4];
+    linear_step<GROUPS> step;
+    dt_dropout_key key = linear_key(p.mask);
+    DT_UNROLL
+    for (int g = 0; g < GROUPS; g++)
+        sum[g][0] = sum[g][1] = sum[g][2] = sum[g][3] = 0.0f;
+    linear_load_step(step, p, at);
+    for (int done = warp * 32; done < (int)p.mask.width; done += stride, drawn += stride / 8) {
+        uint32_t b[GROUPS][4];
+        uint4 x[2] = {step.x[0], step.x[1]};
+        bool inside = at.left > 0;
+        linear_round_step(b, step);
+        at.x += stride, at.a += stride, at.left -= stride;
+        linear_load_step(step, p, at);
+        if (p.mask.threshold && inside) {
+            x[0] = linear_masked(x[0], at.first ? linear_draw(p.mask, key, drawn, keep) : 0);
+            x[1] = linear_masked(x[1], at.second ? linear_draw(p.mask, key, drawn + (uint64_t)p.mask.width, keep) : 0);
+        }
+        linear_multiply_step(sum, x, b);
+    }
+    DT_UNROLL
+    for (int g = 0; g < GROUPS; g++) {
+        float *to = all + (warp * 16 + lane / 4) * columns + 8 * g + 2 * (lane & 3);
+        to[0] = sum[g][0], to[1] = sum[g][1];
+        to[8 * columns] = sum[g][2], to[8 * columns + 1] = sum[g][3];
+    }
+    block_sync();
+    linear_write_inner(p, all, columns, t0, column0);
+}
 /* The first `inner_blocks` blocks compute U, the others pack B meanwhile. */
-template <int M_TILES, int GROUPS>
-DT_KERNEL(LINEAR_THREADS, 1)
+template <int GROUPS>
+DT_KERNEL(LINEAR_INNER_THREADS, 1)
 linear_inner_kernel(const linear_inner_params p, const linear_pack_params pack, int64_t inner_blocks)
 {
     DT_SHARED(shared);
     if ((int64_t)blockIdx.x < inner_blocks)
-        linear_inner_block<M_TILES, GROUPS>(p, (int64_t)blockIdx.x, (float *)shared);
+        linear_inner_block<GROUPS>(p, (int64_t)blockIdx.x, (float *)shared);
     else
-        linear_pack_block(pack, (int64_t)blockIdx.x - inner_blocks);
+        linear_pack_unit(pack, ((int64_t)blockIdx.x - inner_blocks) * LINEAR_INNER_THREADS + threadIdx.x);
 }
 DT_KERNEL(LINEAR_THREADS, 1) linear_plain_inner_kernel(const linear_inner_params p)
 {
@@ -243,12 +281,12 @@ struct linear_input_params {
     linear_rows du, dx;
     const float *a;
     int64_t a_pitch, T;
-    int32_t R;
+    int32_t R, row_step; /* rows a block visits, a multiple of 16 */
     float scale;
     linear_mask mask;
 };
 
-/* A warp owns 32 columns and visits LINEAR_ROW_STEP rows. The columns of the four products are dealt so that a thread
+/* A warp owns 32 columns and visits row_step rows. The columns of the four products are dealt so that a thread
  * holds columns 8 q .. 8 q + 7 of its two rows: one block of the generator and one 16-byte unit each. STEPS 16-column
  * steps of dU are one panel, whose part of A stays in registers; wider ranks take several panels. */
 template <int STEPS> DT_DEVICE void linear_input_block(const linear_input_params &p, int64_t block)
@@ -256,12 +294,21 @@ template <int STEPS> DT_DEVICE void linear_input_block(const linear_input_params
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32, q = lane & 3,
         panels = (p.R + 16 * STEPS - 1) / (16 * STEPS);
     int64_t groups = (p.mask.width + 32 * LINEAR_WARPS - 1) / (32 * LINEAR_WARPS);
-    int64_t i0 = (block % groups * LINEAR_WARPS + warp) * 32, first = block / groups * LINEAR_ROW_STEP;
+    int64_t i0 = (block % groups * LINEAR_WARPS + warp) * 32, first = block / groups * p.row_step;
     dt_dropout_key key = linear_key(p.mask);
     uint32_t b[STEPS][4][2];
-    for (int64_t t0 = first; t0 < first + LINEAR_ROW_STEP && t0 < p.T; t0 += 16) {
+    for (int64_t t0 = first; t0 < first + p.row_step && t0 < p.T; t0 += 16) {
         float sum[4][4];
-        int64_t t = t0 + lane / 4;
+        int64_t t = t0 + lane / 4, i = i0 + 8 * q;
+        uint4 dx[2];
+        uint32_t bits[2];
+        DT_UNROLL
+        for (int h = 0; h < 2; h++) {
+            bool inside = t + 8 * h < p.T && i < p.mask.width;
+            dx[h] = inside ? *(const uint4 *)((const uint16_t *)p.dx.data + (t + 8 * h) * p.dx.pitch + i)
+                           : make_uint4(0, 0, 0, 0);
+            bits[h] = inside ? linear_bits(p.mask, key, t + 8 * h, i) : 0;
+        }
         DT_UNROLL
         for (int g = 0; g < 4; g++)
             sum[g][0] = sum[g][1] = sum[g][2] = sum[g][3] = 0.0f;
@@ -272,12 +319,13 @@ template <int STEPS> DT_DEVICE void linear_input_block(const linear_input_params
                 if (panels > 1 || t0 == first) {
                     DT_UNROLL
                     for (int g = 0; g < 4; g++) {
-                        int64_t i = i0 + 8 * (lane / 8) + 2 * g + (lane / 4 & 1);
+                        int64_t column = i0 + 8 * (lane / 8) + 2 * g + (lane / 4 & 1);
                         DT_UNROLL
                         for (int h = 0; h < 2; h++) {
-                            const float *from = p.a + (int64_t)(r + 8 * h) * p.a_pitch + i;
-                            b[s][g][h] = pack_bf16(i < p.mask.width && r + 8 * h < p.R ? from[0] : 0.0f,
-                                                   i < p.mask.width && r + 8 * h + 1 < p.R ? from[p.a_pitch] : 0.0f);
+                            const float *from = p.a + (int64_t)(r + 8 * h) * p.a_pitch + column;
+                            b[s][g][h] =
+                                pack_bf16(column < p.mask.width && r + 8 * h < p.R ? from[0] : 0.0f,
+                                          column < p.mask.width && r + 8 * h + 1 < p.R ? from[p.a_pitch] : 0.0f);
                         }
                     }
                 }
@@ -294,22 +342,18 @@ template <int STEPS> DT_DEVICE void linear_input_block(const linear_input_params
                     mma_bf16(sum[g], a, b[s][g][0], b[s][g][1]);
             }
         }
-        int64_t i = i0 + 8 * q;
         DT_UNROLL
         for (int h = 0; h < 2; h++) {
-            int64_t row = t + 8 * h;
-            if (row >= p.T || i >= p.mask.width)
+            if (t + 8 * h >= p.T || i >= p.mask.width)
                 continue;
-            uint4 *at = (uint4 *)((uint16_t *)p.dx.data + row * p.dx.pitch + i);
-            uint32_t bits = linear_bits(p.mask, key, row, i);
             float x[8];
-            unpack8(x, *at);
+            unpack8(x, dx[h]);
             DT_UNROLL
             for (int g = 0; g < 4; g++) {
-                x[2 * g] += bits >> (2 * g) & 1 ? p.scale * sum[g][2 * h] : 0.0f;
-                x[2 * g + 1] += bits >> (2 * g + 1) & 1 ? p.scale * sum[g][2 * h + 1] : 0.0f;
+                x[2 * g] += bits[h] >> (2 * g) & 1 ? p.scale * sum[g][2 * h] : 0.0f;
+                x[2 * g + 1] += bits[h] >> (2 * g + 1) & 1 ? p.scale * sum[g][2 * h + 1] : 0.0f;
             }
-            *at = pack8(x);
+            *(uint4 *)((uint16_t *)p.dx.data + (t + 8 * h) * p.dx.pitch + i) = pack8(x);
         }
     }
 }
@@ -386,16 +430,31 @@ DT_DEVICE void linear_fetch(const linear_columns &c, const linear_gradient &part
     }
     copy_commit();
 }
-/* Drops elements of the units this thread has fetched. */
-DT_DEVICE void linear_drop(const linear_columns &c, const linear_mask &mask, const dt_dropout_key &key, int64_t tile)
+/* The mask of the units this thread fetches of tile `tile`. */
+struct linear_drop {
+    uint32_t bits[2];
+};
+DT_DEVICE linear_drop linear_drop_of(const linear_columns &c, const linear_mask &mask, const dt_dropout_key &key,
+                                     int64_t tile, int64_t T)
+{
+    linear_drop d = {{0, 0}};
+    DT_UNROLL
+    for (int k = 0; k < 2; k++) {
+        int index = (int)threadIdx.x + k * LINEAR_THREADS;
+        int64_t t = tile * LINEAR_TILE + index / 8, i = c.column0 + index % 8 * 8;
+        if (t < T && i < mask.width)
+            d.bits[k] = linear_bits(mask, key, t, i);
+    }
+    return d;
+}
+DT_DEVICE void linear_apply(const linear_columns &c, const linear_drop &d, int64_t tile)
 {
     uint32_t at = c.tiles + (uint32_t)(tile % LINEAR_STAGES) * 2u * LINEAR_TILE_BYTES;
     DT_UNROLL
     for (int k = 0; k < 2; k++) {
-        int index = (int)threadIdx.x + k * LINEAR_THREADS, row = index / 8, unit = index % 8;
-        uint32_t to = tile_unit(at, row, unit);
-        uint32_t bits = linear_bits(mask, key, tile * LINEAR_TILE + row, c.column0 + unit * 8);
-        store_shared16(to, linear_masked(load_shared16(to), bits));
+        int index = (int)threadIdx.x + k * LINEAR_THREADS;
+        uint32_t to = tile_unit(at, index / 8, index % 8);
+        store_shared16(to, linear_masked(load_shared16(to), d.bits[k]));
     }
 }
 DT_DEVICE void linear_multiply(float (&sum)[4][8], const linear_columns &c, int64_t tile)
@@ -438,14 +497,20 @@ DT_DEVICE void linear_columns_block(const linear_gradient_params &p, unsigned ch
     DT_UNROLL
     for (int j = 0; j < 4; j++)
         mm_clear(sum[j]);
+    bool drops = part.masked && p.mask.threshold;
+    linear_drop drop = {{0, 0}};
     for (int64_t tile = 0; tile < LINEAR_STAGES - 1; tile++)
         linear_fetch(c, part, tile, p.T);
+    if (drops)
+        drop = linear_drop_of(c, p.mask, key, 0, p.T);
     for (int64_t tile = 0; tile < tiles; tile++) {
         copy_wait<LINEAR_STAGES - 2>();
-        if (part.masked && p.mask.threshold)
-            linear_drop(c, p.mask, key, tile);
+        if (drops)
+            linear_apply(c, drop, tile);
         block_sync();
         linear_fetch(c, part, tile + LINEAR_STAGES - 1, p.T);
+        if (drops)
+            drop = linear_drop_of(c, p.mask, key, tile + 1, p.T);
         linear_multiply(sum, c, tile);
     }
     float *half = (float *)shared; /* [column][rank] of the second half of the rows */

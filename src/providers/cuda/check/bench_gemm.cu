@@ -21,9 +21,9 @@ struct bench_shape {
     int extension; /* columns of the adapter behind the inputs; 0: none */
 };
 static const bench_shape shapes[] = {
-    {"in_proj", 12352, 2560, 0}, {"qkv", 10240, 2560, 0},        {"out_proj", 2560, 4096, 0},
-    {"gate_up", 18432, 2560, 0}, {"down", 2560, 9216, 0},        {"in_proj+", 12352, 2560, PAD},
-    {"qkv+", 10240, 2560, PAD},  {"out_proj+", 2560, 4096, PAD}, {"gate_up+", 18432, 2560, PAD},
+    {"in_proj", 12352, 2560, 0}, {"in_proj+", 12352, 2560, PAD}, {"qkv", 10240, 2560, 0},
+    {"qkv+", 10240, 2560, PAD},  {"out_proj", 2560, 4096, 0},    {"out_proj+", 2560, 4096, PAD},
+    {"gate_up", 18432, 2560, 0}, {"gate_up+", 18432, 2560, PAD}, {"down", 2560, 9216, 0},
     {"down+", 2560, 9216, PAD},
 };
 

@@ -198,9 +198,13 @@ static void bench_module(dt_exec *exec, const module &m, int64_t T, int64_t exte
         linear_call c = call(i);
         return linear_inner(&c, saved);
     });
+    line("dU", [&](int i) {
+        linear_call c = call(i);
+        return linear_low_gradient(&c);
+    });
     line("dA, dB, dx", [&](int i) {
         linear_call c = call(i);
-        c.u.data = saved;
+        linear_use_saved(&c, saved);
         if (linear_low_behind(&c))
             c.du = linear_behind(&c.args->dx);
         return linear_adapter_gradients(&c);
