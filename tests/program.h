@@ -44,13 +44,15 @@ static inline char *program_output(void)
     return text;
 }
 
-/* The same tests run on devices: DT_TEST_DEVICE holds the arguments that name one. Caller frees. */
+/* The same tests run on devices: DT_TEST_DEVICE holds the arguments that name one; without it they run on the CPU, whatever
+ * card and plug-in this machine has. Caller frees. */
 static inline char *on_device(const char *arguments)
 {
-    const char *device = strstr(arguments, "--device cuda") ? NULL : getenv("DT_TEST_DEVICE");
+    const char *given = strstr(arguments, "--device cuda") ? NULL : getenv("DT_TEST_DEVICE");
+    const char *device = given ? given : strstr(arguments, "--device ") ? "" : "--device cpu";
     bool trains = strncmp(arguments, "sft ", 4) == 0, answers = strncmp(arguments, "infer ", 6) == 0;
-    char *all = dtp_format("%s %s %s", arguments, device && (trains || answers) ? device : "",
-                           device && trains && !strstr(arguments, "--torch_dtype") ? "--torch_dtype float32" : "");
+    char *all = dtp_format("%s %s %s", arguments, trains || answers ? device : "",
+                           given && trains && !strstr(arguments, "--torch_dtype") ? "--torch_dtype float32" : "");
     assert_non_null(all);
     return all;
 }

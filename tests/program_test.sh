@@ -23,8 +23,26 @@ network=$(nm -D --undefined-only "$program" | awk '{print $2}' | sed 's/@.*//' |
     grep -xE 'socket|connect|bind|listen|accept4?|getaddrinfo|gethostbyname(_r)?|send(to|msg)?|recv(from|msg)?' || true)
 [ -z "$network" ] || complain "imports network functions:" "$network"
 
-loaded=$(LD_DEBUG=files "$program" ops 2>&1 >/dev/null | grep -oE 'calling init: [^ ]+' | sort -u)
+# The program alone: a plug-in that lies beside it would be opened, as `ops` should.
+alone=$(mktemp -d)
+trap 'rm -rf "$alone"' EXIT
+cp "$program" "$alone"
+loaded=$(LD_DEBUG=files "$alone/deltune" ops 2>&1 >/dev/null | grep -oE 'calling init: [^ ]+' | sort -u)
 [ -n "$loaded" ] || complain "the loader printed nothing" "this test is broken"
 accelerator=$(echo "$loaded" | grep -E 'cuda|cublas|nvidia|nccl|ascend|libmpi' || true)
 [ -z "$accelerator" ] || complain "loads accelerator libraries without being asked:" "$accelerator"
+
+# Without a plug-in `ops` says so; one beside the program, or in the installation's folder, is found and named.
+"$alone/deltune" ops | grep -q '^device cuda is not available: .*no plug-in' || complain "ops does not say why there is no CUDA" ""
+if [ -e "$build/libdeltune-cuda-emulated.so" ]; then
+    for place in bin lib/deltune; do
+        mkdir -p "$alone/$place/bin" "$alone/$place/lib/deltune"
+        cp "$program" "$alone/$place/bin"
+        cp "$build/libdeltune-cuda-emulated.so" "$alone/$place/$place/libdeltune-cuda.so"
+        "$alone/$place/bin/deltune" ops --device cuda >"$alone/out" 2>&1 || complain "the plug-in in $place is not found" "$(cat "$alone/out")"
+        grep -q "device cuda by .*$place/libdeltune-cuda.so" "$alone/out" || complain "the plug-in in $place is not named" "$(cat "$alone/out")"
+    done
+    echo >"$alone/bin/bin/libdeltune-cuda.so"
+    "$alone/bin/bin/deltune" ops 2>&1 >/dev/null | grep -q 'plug-in not loaded: .*libdeltune-cuda.so' || complain "a broken plug-in is not named" ""
+fi
 exit $status

@@ -22,7 +22,10 @@ extern "C" {
 /* What registration gives back and unregistration takes. */
 typedef struct dt_registration dt_registration;
 
-enum { DT_REGISTER_REPLACE = 1u << 0 /* take the place of a provider of the same name; it stays in the history */ };
+enum {
+    DT_REGISTER_REPLACE = 1u << 0, /* take the place of a provider of the same name; it stays in the history */
+    DT_REGISTER_FOUND = 1u << 1    /* nobody named it: that it cannot run here is an attempt, and no warning */
+};
 
 /* Adds a provider table. `file` NULL: found from the address of its functions. The table must outlive the registration.
  * Errors: DT_E_ARG for another ABI (both numbers), an incomplete table (what is missing), a name already registered for

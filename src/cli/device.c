@@ -41,44 +41,88 @@ static dt_status parse_device(const char *text, dt_device_kind *kind, int *index
     return dt_fail(err, DT_E_ARG, "--device: \"%s\" is not auto, cpu, cuda or cuda:N", text);
 }
 
-static dt_status create(dt_exec **out, dt_ctx *ctx, const char *device, int threads, dt_err *err)
+/* A plug-in of a device that nobody named. */
+typedef struct dt_found_plugin {
+    char *file; /* NULL: there is none, or the user's own serves the device */
+    char why[512];
+} dt_found_plugin;
+
+/* Device auto: the best there is, the CPU last since it is always there. */
+static dt_status create_best(dt_exec **out, dt_ctx *ctx, int threads, const dt_found_plugin *found, dt_err *err)
+{
+    static const dt_device_kind order[] = {DT_DEVICE_CUDA, DT_DEVICE_NPU};
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        dt_err why = {0};
+        if (dt_exec_create(out, ctx, order[i], 0, threads, &why) == DT_OK)
+            return DT_OK;
+        if (found[order[i]].file)
+            dt_info("%s; going on without it", found[order[i]].why[0] ? found[order[i]].why : why.text);
+    }
+    return dt_exec_create(out, ctx, DT_DEVICE_CPU, 0, threads, err);
+}
+
+static dt_status create(dt_exec **out, dt_ctx *ctx, const char *device, int threads, const dt_found_plugin *found,
+                        dt_err *err)
 {
     dt_device_kind kind = DT_DEVICE_CPU;
     int index = 0;
-    if (strcmp(device, "auto") != 0) {
-        dt_status st = parse_device(device, &kind, &index, err);
-        return st == DT_OK ? dt_exec_create(out, ctx, kind, index, threads, err) : st;
+    dt_status st;
+    if (strcmp(device, "auto") == 0) {
+        st = create_best(out, ctx, threads, found, err);
+    } else {
+        st = parse_device(device, &kind, &index, err);
+        if (st == DT_OK)
+            st = dt_exec_create(out, ctx, kind, index, threads, err);
+        if (st == DT_E_UNAVAILABLE && found[kind].why[0])
+            dt_err_prefix(err, "%s: ", found[kind].why);
     }
-    /* the CPU is always there, so try it last */
-    static const dt_device_kind order[] = {DT_DEVICE_CUDA, DT_DEVICE_NPU, DT_DEVICE_CPU};
-    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
-        if (dt_exec_create(out, ctx, order[i], 0, threads, err) == DT_OK)
-            return DT_OK;
-    return err ? err->status : DT_E_UNAVAILABLE;
+    if (st == DT_OK && found[(*out)->device].file)
+        dt_info("device %s by %s", dt_device_name((*out)->device), found[(*out)->device].file);
+    return st;
 }
 
-/* PREFIX/lib/deltune beside PREFIX/bin/deltune: where an installation keeps its plug-ins. */
-static char *installed_plugins(void)
+/* The folder of this program's file; NULL when it is not known. */
+static char *program_folder(void)
 {
     char exe[4096];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n <= 0)
+    exe[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(exe, '/');
+    if (!slash)
         return NULL;
-    exe[n] = '\0';
-    for (int up = 0; up < 2; up++) {
-        char *slash = strrchr(exe, '/');
-        if (!slash)
-            return NULL;
-        *slash = '\0';
-    }
-    return dtp_path_join(exe, "lib/deltune");
+    *slash = '\0';
+    return dtp_strdup(exe);
 }
 
-/* Plug-ins from folders, for the devices the run may use and no others: a CPU run opens no accelerator library. */
-static dt_status load_found(dt_ctx *ctx, const char *device, dt_err *err)
+static bool is_served(dt_ctx *ctx, dt_device_kind kind)
 {
-    char *installed = installed_plugins();
-    const char *paths[] = {installed && dtp_is_folder(installed) ? installed : NULL, getenv("DELTUNE_PLUGIN_PATH")};
+    for (int op = 0; op < DT_OP_COUNT; op++)
+        if (dt_ctx_candidate(ctx, (dt_op)op, kind, 0))
+            return true;
+    return false;
+}
+
+/* libdeltune-DEVICE.so beside the program, else where an installation keeps plug-ins. */
+static void load_device_plugin(dt_ctx *ctx, dt_device_kind kind, const char *program, dt_found_plugin *found)
+{
+    const char *const folders[] = {"", "/" DT_PLUGIN_FOLDER};
+    for (size_t i = 0; !found->file && i < sizeof folders / sizeof *folders; i++) {
+        found->file = dtp_format("%s%s/libdeltune-%s.so", program, folders[i], dt_device_name(kind));
+        if (found->file && !dtp_file_exists(found->file)) {
+            free(found->file);
+            found->file = NULL;
+        }
+    }
+    dt_err fault = {0};
+    if (found->file && dt_ctx_load_plugin(ctx, found->file, DT_REGISTER_FOUND, NULL, &fault) != DT_OK)
+        snprintf(found->why, sizeof found->why, "plug-in not loaded: %.480s", fault.text);
+}
+
+/* Plug-ins for the devices the run may use and no others: a CPU run opens no accelerator library. What the user named
+ * comes first; a device that it serves is not looked for any more. */
+static dt_status load_plugins(dt_ctx *ctx, const dt_args *args, dt_found_plugin *found, dt_err *err)
+{
+    const char *device = dtp_args_string(args, "device"), *listed = getenv("DELTUNE_PLUGIN_PATH");
     uint32_t devices = strcmp(device, "auto") == 0 ? ~0u : 1u << DT_DEVICE_CPU;
     for (int kind = 0; kind < DT_DEVICE_KINDS; kind++) {
         const char *name = dt_device_name((dt_device_kind)kind);
@@ -86,20 +130,26 @@ static dt_status load_found(dt_ctx *ctx, const char *device, dt_err *err)
             devices |= 1u << kind;
     }
     dt_status st = DT_OK;
-    for (size_t i = 0; i < 2 && st == DT_OK; i++)
-        if (paths[i])
-            st = dt_ctx_load_plugin_path(ctx, paths[i], devices, err);
+    for (size_t i = 0; i < dtp_args_list_count(args, "plugin") && st == DT_OK; i++)
+        st = dt_ctx_load_plugin(ctx, dtp_args_list_at(args, "plugin", i), 0, NULL, err);
+    if (st == DT_OK && listed)
+        st = dt_ctx_load_plugin_path(ctx, listed, devices, err);
+    char *program = program_folder(), *installed = program ? dtp_path_join(program, DT_PLUGIN_FOLDER) : NULL;
+    for (int kind = DT_DEVICE_CPU + 1; kind < DT_DEVICE_KINDS && st == DT_OK && program; kind++)
+        if (devices >> kind & 1 && !is_served(ctx, (dt_device_kind)kind))
+            load_device_plugin(ctx, (dt_device_kind)kind, program, &found[kind]);
+    if (st == DT_OK && installed && dtp_is_folder(installed)) /* those of no certain device */
+        st = dt_ctx_load_plugin_path(ctx, installed, 1u << DT_DEVICE_CPU, err);
     free(installed);
+    free(program);
     return st;
 }
 
-static dt_status load_and_choose(dt_ctx *ctx, const dt_args *args, dt_err *err)
+static dt_status choose_providers(dt_ctx *ctx, const dt_args *args, dt_err *err)
 {
-    dt_status st = load_found(ctx, dtp_args_string(args, "device"), err);
-    for (size_t i = 0; i < dtp_args_list_count(args, "plugin") && st == DT_OK; i++)
-        st = dt_ctx_load_plugin(ctx, dtp_args_list_at(args, "plugin", i), 0, NULL, err);
+    dt_status st = DT_OK;
     const char *environment = getenv("DELTUNE_PROVIDER");
-    if (st == DT_OK && environment && *environment) {
+    if (environment && *environment) {
         st = dt_ctx_choose(ctx, environment, err);
         if (st != DT_OK)
             dt_err_prefix(err, "DELTUNE_PROVIDER: ");
@@ -124,14 +174,19 @@ dt_status dtp_open_device(dt_ctx **ctx_out, dt_exec **exec_out, const dt_args *a
 {
     dt_ctx *ctx = NULL;
     dt_exec *exec = NULL;
+    dt_found_plugin found[DT_DEVICE_KINDS] = {{0}};
     int threads = 0;
     dt_status st = thread_count(&threads, args, err);
     if (st == DT_OK)
         st = dt_ctx_create(&ctx, err);
     if (st == DT_OK)
-        st = load_and_choose(ctx, args, err);
+        st = load_plugins(ctx, args, found, err);
     if (st == DT_OK)
-        st = create(&exec, ctx, dtp_args_string(args, "device"), threads, err);
+        st = choose_providers(ctx, args, err);
+    if (st == DT_OK)
+        st = create(&exec, ctx, dtp_args_string(args, "device"), threads, found, err);
+    for (int kind = 0; kind < DT_DEVICE_KINDS; kind++)
+        free(found[kind].file);
     if (st != DT_OK) {
         dt_ctx_free(ctx);
         return st;

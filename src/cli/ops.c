@@ -81,12 +81,37 @@ static json_t *attempts_json(dt_ctx *ctx)
     return list;
 }
 
+/* Devices that cannot be used here, each with the reason: `print` gets them one by one. */
+static void for_unavailable_devices(dt_ctx *ctx, void (*print)(void *to, const char *device, const char *why), void *to)
+{
+    for (int kind = 0; kind < DT_DEVICE_KINDS; kind++) {
+        dt_exec *exec = NULL;
+        dt_err why = {0};
+        if (dt_exec_create(&exec, ctx, (dt_device_kind)kind, 0, 1, &why) != DT_OK)
+            print(to, dt_device_name((dt_device_kind)kind), why.text);
+        dt_exec_free(exec);
+    }
+}
+
+static void add_device(void *list, const char *device, const char *why)
+{
+    json_array_append_new(list, json_pack("{s:s, s:s}", "device", device, "why", why));
+}
+
+static void print_device(void *to, const char *device, const char *why)
+{
+    fprintf(to, "device %s is not available: %s\n", device, why);
+}
+
 static dt_status print_json(dt_ctx *ctx, dt_device_kind device, dt_err *err)
 {
     json_t *ops = json_array();
     for (int op = 0; op < DT_OP_COUNT; op++)
         json_array_append_new(ops, op_json(ctx, (dt_op)op, device));
-    json_t *all = json_pack("{s:o, s:o}", "operators", ops, "failed_attempts", attempts_json(ctx));
+    json_t *devices = json_array();
+    for_unavailable_devices(ctx, add_device, devices);
+    json_t *all = json_pack("{s:o, s:o, s:o}", "operators", ops, "unavailable_devices", devices, "failed_attempts",
+                            attempts_json(ctx));
     char *text = all ? json_dumps(all, JSON_INDENT(1)) : NULL;
     json_decref(all);
     if (!text)
@@ -115,7 +140,8 @@ static void print_others(dt_ctx *ctx, dt_op op, dt_device_kind device, const dt_
     putchar('\n');
 }
 
-static dt_status print_text(dt_ctx *ctx, dt_device_kind device)
+/* `device` is the best there is (`best`), or the one that was asked for, where no other was looked for. */
+static dt_status print_text(dt_ctx *ctx, dt_device_kind device, bool best)
 {
     for (int op = 0; op < DT_OP_COUNT; op++) {
         dt_op_info info = {.provider = ""};
@@ -126,6 +152,12 @@ static dt_status print_text(dt_ctx *ctx, dt_device_kind device)
         else
             printf("%-18s no provider can run on %s\n", dt_op_name((dt_op)op), dt_device_name(device));
         print_others(ctx, (dt_op)op, device, &info);
+    }
+    if (best) {
+        puts("\nA device's plug-in, libdeltune-DEVICE.so, is looked for beside\nthe program, in the installation's "
+             "lib/deltune, and where\n"
+             "DELTUNE_PLUGIN_PATH and --plugin say.");
+        for_unavailable_devices(ctx, print_device, stdout);
     }
     dt_attempt a;
     for (size_t i = 0; dt_ctx_attempt(ctx, i, &a); i++)
@@ -190,7 +222,9 @@ static int run(const dt_args *args, dt_err *err)
     if (status == DT_OK && dtp_args_string(args, "explain"))
         status = explain(exec, args, err);
     else if (status == DT_OK)
-        status = dtp_args_bool(args, "json") ? print_json(ctx, exec->device, err) : print_text(ctx, exec->device);
+        status = dtp_args_bool(args, "json")
+                     ? print_json(ctx, exec->device, err)
+                     : print_text(ctx, exec->device, strcmp(dtp_args_string(args, "device"), "auto") == 0);
     dt_exec_free(exec);
     dt_ctx_free(ctx);
     return status;

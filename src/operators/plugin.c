@@ -93,7 +93,7 @@ dt_status dt_ctx_load_plugin(dt_ctx *ctx, const char *file, uint32_t flags, dt_r
             refuse(ctx, file, status, fault.text, NULL);
             dlclose(library);
             status = dt_fail(err, status, "%s", fault.text);
-        } else if (!r->available) {
+        } else if (!r->available && !(flags & DT_REGISTER_FOUND)) {
             dt_warning("plug-in %s is loaded, but provider %s cannot run: %s", path, provider->name, r->why);
         }
         if (status == DT_OK && registration_out)
