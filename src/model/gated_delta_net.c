@@ -77,6 +77,7 @@ static dt_gdn_args gdn_args(const dt_pass *p, const dt_layer_memory *m)
         .seqs = p->seqs,
         .scale = (float)(1 / sqrt((double)c->key_dim)),
         .qk_l2norm = true,
+        .save_less = p->memory->save_less,
     };
 }
 

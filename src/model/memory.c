@@ -180,15 +180,27 @@ static dt_memory *new_memory(dt_model *model, const dt_memory_options *o)
     return NULL;
 }
 
-/* Chooses how many layers run again: none or all as asked, or the fewest that fit. */
-static void choose_recompute(dt_memory *m, const shape *s, const dt_memory_options *o)
+static bool fits(dt_memory *m, const shape *s, const dt_memory_options *o)
+{
+    return !o->limit || layout(m, s, DT_ARENA_COUNTING) + m->workspace <= o->limit;
+}
+
+/* Measures, and chooses how many layers run again: none or all as asked, or the fewest that fit. Layers that keep
+ * everything save less of the delta rule: it is much memory for little time. So they do not where nobody needs it. */
+static dt_status choose_recompute(dt_memory *m, dt_model *model, const shape *s, const dt_memory_options *o,
+                                  dt_err *err)
 {
     const int64_t L = s->config->layers;
     m->recomputed = o->recompute == DT_RECOMPUTE_ALL ? L : 0;
-    if (o->recompute != DT_RECOMPUTE_AUTO || !o->limit)
-        return;
-    while (m->recomputed < L && layout(m, s, DT_ARENA_COUNTING) + m->workspace > o->limit)
+    m->save_less = o->train && o->recompute == DT_RECOMPUTE_NONE;
+    dt_status status = measure(m, model, err);
+    if (status != DT_OK || o->recompute != DT_RECOMPUTE_AUTO || fits(m, s, o))
+        return status;
+    m->save_less = true;
+    status = measure(m, model, err);
+    while (status == DT_OK && m->recomputed < L && !fits(m, s, o))
         m->recomputed++;
+    return status;
 }
 
 dt_status dtp_memory_reserve(dt_memory *m, const dt_model *model, dt_err *err)
@@ -215,9 +227,8 @@ dt_status dtp_memory_create(dt_memory **out, dt_model *model, const dt_memory_op
     if (!m)
         return dt_fail(err, DT_E_NOMEM, "no memory to plan activations");
     layout(m, &s, DT_ARENA_COUNTING);
-    dt_status status = measure(m, model, err);
+    dt_status status = choose_recompute(m, model, &s, o, err);
     if (status == DT_OK) {
-        choose_recompute(m, &s, o);
         *need_out = layout(m, &s, DT_ARENA_COUNTING) + m->workspace;
         if (o->limit && *need_out > o->limit)
             status = dt_fail(err, DT_E_NOMEM, "%lld tokens need %llu bytes of activations and workspace, %llu are left",

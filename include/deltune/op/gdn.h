@@ -27,6 +27,10 @@ typedef struct dt_gdn_args {
     dt_tensor dv;             /* [T_cap,Hv,V], outer strides free */
     dt_tensor dg, dbeta;      /* [T_cap,Hv] f32 */
     dt_tensor dinitial_state; /* [n_seq,Hv,K,V] f32, optional */
+    /* The same in forward and backward: states between chunks are not saved but computed again, from q .. o, which
+     * backward needs then; o is written again with the same bits. Less memory for some time; a provider may ignore it.
+     */
+    bool save_less;
 } dt_gdn_args;
 #define DT_GDN_ARGS .struct_size = sizeof(dt_gdn_args)
 

@@ -102,6 +102,14 @@ static dt_status make_maps(chain_maps *maps, const gdn_params &p, bool needed, d
     return DT_OK;
 }
 
+static dt_status run_chain(dt_exec *exec, const gdn_params &p, const chain_maps &maps, const dtp_cuda_facts *facts,
+                           dt_err *err)
+{
+    return facts->isa == ISA_WGMMA ? DT_LAUNCH(err, exec, facts->multiprocessors, HOPPER_CHAIN_THREADS, HC_SHARED,
+                                               gdn_forward_sm90_kernel, p, maps)
+                                   : DT_LAUNCH(err, exec, facts->multiprocessors, CHAIN_THREADS, CHAIN_SHARED,
+                                               gdn_forward_kernel<ISA_MMA>, p);
+}
 static dt_status run_forward(dt_exec *exec, const gdn_params &p, int64_t chunks, const dtp_cuda_facts *facts,
                              dt_err *err)
 {
@@ -115,19 +123,20 @@ static dt_status run_forward(dt_exec *exec, const gdn_params &p, int64_t chunks,
     if (st == DT_OK)
         st = hopper ? DT_LAUNCH(err, exec, items, INTRA_THREADS, INTRA_SHARED, gdn_intra_kernel<ISA_WGMMA>, p, maps)
                     : DT_LAUNCH(err, exec, items, INTRA_THREADS, INTRA_SHARED, gdn_intra_kernel<ISA_MMA>, p, maps);
-    if (st == DT_OK)
-        st = hopper ? DT_LAUNCH(err, exec, facts->multiprocessors, HOPPER_CHAIN_THREADS, HC_SHARED,
-                                gdn_forward_sm90_kernel, p, maps)
-                    : DT_LAUNCH(err, exec, facts->multiprocessors, CHAIN_THREADS, CHAIN_SHARED,
-                                gdn_forward_kernel<ISA_MMA>, p);
-    return st;
+    return st == DT_OK ? run_chain(exec, p, maps, facts, err) : st;
 }
-static dt_status run_backward(dt_exec *exec, const gdn_params &p, const dtp_cuda_facts *facts, dt_err *err)
+/* `states`: not saved, so the chain of forward runs first. */
+static dt_status run_backward(dt_exec *exec, const gdn_params &p, const dtp_cuda_facts *facts, bool states, dt_err *err)
 {
     bool hopper = facts->isa == ISA_WGMMA;
     int blocks = facts->multiprocessors;
     chain_maps maps, chain;
     dt_status st = make_maps(&maps, p, hopper, err);
+    if (st == DT_OK && states) {
+        gdn_params again = p;
+        again.final_state = NULL;
+        st = run_chain(exec, again, maps, facts, err);
+    }
     chain = maps;
     chain.v = maps.d_o;
     if (st == DT_OK)
@@ -267,7 +276,9 @@ static size_t gdn_saved_bytes(const dt_exec *exec, const void *args)
 {
     const dt_gdn_args *a = (const dt_gdn_args *)args;
     (void)exec;
-    return chunked(a) ? make_plan(a).bytes : make_token_plan(a).saved_bytes;
+    if (!chunked(a))
+        return make_token_plan(a).saved_bytes;
+    return a->save_less ? make_plan(a).bytes_without_h : make_plan(a).bytes;
 }
 static size_t gdn_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {
@@ -279,7 +290,8 @@ static size_t gdn_workspace_bytes(const dt_exec *exec, const void *args, bool ba
     if (!backward)
         return plan.bytes_without_h;
     dtp_cuda_device_facts(exec, &facts);
-    return (size_t)(plan.chunks * a->v.shape[1]) * STATE_BYTES + (size_t)facts.multiprocessors * PARTIAL_BYTES;
+    return (size_t)(plan.chunks * a->v.shape[1]) * STATE_BYTES * (a->save_less ? 2 : 1) +
+           (size_t)facts.multiprocessors * PARTIAL_BYTES;
 }
 
 static dt_status gdn_forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
@@ -289,7 +301,7 @@ static dt_status gdn_forward(dt_exec *exec, const void *args, void *saved, void 
     if (!chunked(a))
         return token_forward(exec, a, memory, saved != NULL, err);
     gdn_plan plan = make_plan(a);
-    gdn_params p = make_params(a, &plan, memory, saved != NULL);
+    gdn_params p = make_params(a, &plan, memory, saved != NULL && !a->save_less);
     dtp_cuda_facts facts;
     dtp_cuda_device_facts(exec, &facts);
     return run_forward(exec, p, plan.chunks, &facts, err);
@@ -312,8 +324,14 @@ static dt_status gdn_backward(dt_exec *exec, const void *args, const void *saved
     p.dfinal_state = (const float *)a->dfinal_state.data;
     p.dinitial_state = (float *)a->dinitial_state.data;
     p.dh = (unsigned char *)workspace;
+    if (a->save_less) {
+        if (!a->o.data)
+            return dt_fail(err, DT_E_ARG, "o is missing, from which the states that were not saved come");
+        p.h = p.dh;
+        p.dh += (size_t)(plan.chunks * p.value_heads) * STATE_BYTES;
+    }
     p.partial = (float *)(p.dh + (size_t)(plan.chunks * p.value_heads) * STATE_BYTES);
-    return run_backward(exec, p, &facts, err);
+    return run_backward(exec, p, &facts, a->save_less, err);
 }
 
 extern "C" const dt_op_set dtp_cuda_gdn = {
