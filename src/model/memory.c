@@ -185,14 +185,14 @@ static bool fits(dt_memory *m, const shape *s, const dt_memory_options *o)
     return !o->limit || layout(m, s, DT_ARENA_COUNTING) + m->workspace <= o->limit;
 }
 
-/* Measures, and chooses how many layers run again: none or all as asked, or the fewest that fit. Layers that keep
- * everything save less of the delta rule: it is much memory for little time. So they do not where nobody needs it. */
+/* Measures, and chooses how many layers run again: none or all as asked, or the fewest that fit. Of the delta rule less
+ * is saved, which costs much memory for little time, unless `auto` finds room for all of it. */
 static dt_status choose_recompute(dt_memory *m, dt_model *model, const shape *s, const dt_memory_options *o,
                                   dt_err *err)
 {
     const int64_t L = s->config->layers;
     m->recomputed = o->recompute == DT_RECOMPUTE_ALL ? L : 0;
-    m->save_less = o->train && o->recompute == DT_RECOMPUTE_NONE;
+    m->save_less = o->train && o->recompute != DT_RECOMPUTE_AUTO;
     dt_status status = measure(m, model, err);
     if (status != DT_OK || o->recompute != DT_RECOMPUTE_AUTO || fits(m, s, o))
         return status;
