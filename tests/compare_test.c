@@ -73,7 +73,7 @@ static void what_is_printed(void **state)
     assert_non_null(strstr(text, "     1   2.00000   2.00500  +0.00500   +0.250%   1.25   1.25\n"));
     assert_non_null(strstr(text, "compared      60 steps, 1 to 60\n"));
     assert_non_null(strstr(text, "finite        every loss and gradient norm\n"));
-    assert_non_null(strstr(text, "mean          0.2500% of the loss"));
+    assert_non_null(strstr(text, "mean          0.25% of the loss"));
     assert_non_null(strstr(text, "within the threshold of 1%"));
     int rows = 0;
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {

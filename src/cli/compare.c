@@ -63,11 +63,11 @@ static void print_summary(const dt_run_comparison *c, double threshold)
         puts("finite        every loss and gradient norm");
     if (c->not_finite == c->count)
         return;
-    printf("mean          %.4f%% of the loss (|difference|)\n"
-           "largest       %+.4f%% at step %lld\n"
-           "drift         %+.4f%% from first to last step\n"
-           "first tenth   %+.4f%% on average\n"
-           "last tenth    %+.4f%%\n",
+    printf("mean          %.3g%% of the loss (|difference|)\n"
+           "largest       %+.3g%% at step %lld\n"
+           "drift         %+.3g%% from first to last step\n"
+           "first tenth   %+.3g%% on average\n"
+           "last tenth    %+.3g%%\n",
            100 * c->mean, 100 * largest->relative, (long long)largest->a->step, 100 * c->drift, 100 * c->first_tenth,
            100 * c->last_tenth);
     printf("%s the threshold of %g%%\n", dtp_runs_agree(c, threshold) ? "within" : "OUTSIDE", 100 * threshold);

@@ -14,7 +14,10 @@ typedef struct {
 } tolerances;
 /* gate_grad: A_log and dt_bias, sums of small differences over all tokens. */
 static const tolerances f32_tolerances = {3e-5, 1e-5, 3e-4, 1e-3, 2e-4};
-static const tolerances bf16_tolerances = {8e-2, 2e-2, 1e-1, 1e-1, 1e-1};
+/* The cases are small and badly conditioned: PyTorch's own run of tiny_dense in bf16 is off by 6.3e-2 in hidden states and
+ * by up to 0.36 in gradients (0.31 in those of the gates, tensors of a few numbers). One and a half and twice that, which
+ * a missing term or a wrong sign exceeds; the arithmetic of gradients is what the fp32 check is for. */
+static const tolerances bf16_tolerances = {8e-2, 1e-2, 0.54, 0.62, 0.54};
 
 typedef struct {
     int32_t *ids, *labels;
