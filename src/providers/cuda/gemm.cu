@@ -169,6 +169,7 @@ struct gemm_plan {
     cublasLtMatrixLayout_t a, b, c, d; /* as the library names them: its A is our B */
     cublasLtMatmulHeuristicResult_t result[GEMM_CHOICES];
     int choices, choice;
+    bool tuned; /* the choice stands */
     gemm_plan *next;
 };
 static gemm_plan *gemm_plans;
@@ -308,9 +309,19 @@ static dt_status gemm_plan_of(gemm_plan **out, const gemm_key *key, dt_err *err)
     return st;
 }
 
-dt_status dtp_gemm(dt_exec *exec, const gemm_product *p, void *workspace, dt_err *err)
+static cublasStatus_t gemm_run(dt_exec *exec, const gemm_plan *plan, const gemm_product *p, void *workspace)
 {
     static const float zero = 0.0f, one = 1.0f;
+    const void *c = p->c.data ? p->c.data : p->d.data;
+    return gemm_library.Matmul(gemm_library.handle[plan->key.device], plan->desc, &one, p->b.data, plan->a, p->a.data,
+                               plan->b, p->c.data ? &one : &zero, c, plan->c, p->d.data, plan->d,
+                               &plan->result[plan->choice].algo, workspace, GEMM_WORKSPACE, (cudaStream_t)exec->stream);
+}
+
+#include "providers/cuda/gemm_tune.cuh"
+
+dt_status dtp_gemm(dt_exec *exec, const gemm_product *p, void *workspace, dt_err *err)
+{
     if (p->rows <= 0 || p->columns <= 0)
         return DT_OK;
     gemm_key key = gemm_key_of(exec, p);
@@ -318,11 +329,11 @@ dt_status dtp_gemm(dt_exec *exec, const gemm_product *p, void *workspace, dt_err
     dt_status status = gemm_plan_of(&plan, &key, err);
     if (status != DT_OK)
         return status;
-    const void *c = p->c.data ? p->c.data : p->d.data;
-    cublasStatus_t st =
-        gemm_library.Matmul(gemm_library.handle[key.device], plan->desc, &one, p->b.data, plan->a, p->a.data, plan->b,
-                            p->c.data ? &one : &zero, c, plan->c, p->d.data, plan->d, &plan->result[plan->choice].algo,
-                            workspace, GEMM_WORKSPACE, (cudaStream_t)exec->stream);
+    pthread_mutex_lock(&gemm_lock);
+    if (!plan->tuned)
+        gemm_tune(exec, plan, p, workspace);
+    pthread_mutex_unlock(&gemm_lock);
+    cublasStatus_t st = gemm_run(exec, plan, p, workspace);
     return st == CUBLAS_STATUS_SUCCESS ? DT_OK : gemm_refuse(&key, "launch failed", st, err);
 }
 
@@ -349,6 +360,7 @@ dt_status dtp_gemm_choose(dt_exec *exec, const gemm_product *p, int choice, char
     if (st != DT_OK)
         return st;
     plan->choice = choice;
+    plan->tuned = true;
     const cublasLtMatmulHeuristicResult_t *r = &plan->result[choice];
     snprintf(
         text, text_size, "id %d tile %d stages %d splitk %d scheme %d custom %d cluster %d waves %.2f workspace %zu",

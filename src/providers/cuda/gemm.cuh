@@ -2,8 +2,8 @@
  *
  * The library is opened when the provider is probed, so that a machine without it gets a reason and not a load error.
  * The algorithm of a product is the first that the library proposes for its shape, chosen once a process: no timing,
- * hence the same bits in every run with the same library. Asking does not belong into a stream capture (some versions
- * refuse it there): run a step once before recording it. */
+ * hence the same bits in every run with the same library (DELTUNE_GEMM_TUNE in gemm_tune.cuh measures instead). Asking
+ * does not belong into a stream capture (some versions refuse it there): run a step once before recording it. */
 #ifndef DT_CUDA_GEMM_CUH
 #define DT_CUDA_GEMM_CUH
 #include <deltune/provider.h>
