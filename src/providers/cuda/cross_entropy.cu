@@ -93,6 +93,14 @@ static dt_status cross_entropy_convert(const cross_entropy_call *c)
     return c->weight ? dtp_gemm_convert(c->exec, &c->args->weight, &to, c->err) : DT_OK;
 }
 
+/* One block a multiprocessor; a row's result does not depend on which block has it. */
+static dt_status cross_entropy_launch_rows(const cross_entropy_call *c, int64_t first, int64_t rows)
+{
+    dtp_cuda_facts facts;
+    dtp_cuda_device_facts(c->exec, &facts);
+    return DT_LAUNCH(c->err, c->exec, dtp_min(rows, facts.multiprocessors), CROSS_ENTROPY_THREADS,
+                     1024 + CROSS_ENTROPY_HELD, cross_entropy_row_kernel, c->p, (int32_t)first, (int32_t)rows);
+}
 /* Rows [first, first + rows) of the list, from hidden states to gradients by place. */
 static dt_status cross_entropy_run_chunk(const cross_entropy_call *c, int64_t first, int64_t rows)
 {
@@ -110,8 +118,7 @@ static dt_status cross_entropy_run_chunk(const cross_entropy_call *c, int64_t fi
     if (st != DT_OK)
         return st;
     if (!p->is_float && p->V % 8 == 0)
-        st = DT_LAUNCH(c->err, c->exec, rows, CROSS_ENTROPY_THREADS, 1024 + CROSS_ENTROPY_HELD,
-                       cross_entropy_row_kernel, *p, (int32_t)first);
+        st = cross_entropy_launch_rows(c, first, rows);
     else
         st = DT_LAUNCH(c->err, c->exec, rows, CROSS_ENTROPY_THREADS, 1024, cross_entropy_plain_row_kernel, *p,
                        (int32_t)first);

@@ -207,61 +207,81 @@ DT_DEVICE cross_entropy_row cross_entropy_finish(const cross_entropy_params &p, 
     return r;
 }
 
-/* One row of bf16 logits a block, in units of eight. The first CROSS_ENTROPY_HELD bytes stay in shared memory for the
- * second pass; the others come from the L2 again, which holds what is left of all running rows. */
-DT_KERNEL(CROSS_ENTROPY_THREADS, 1) cross_entropy_row_kernel(const cross_entropy_params p, int32_t first)
+/* A unit of eight gradients in place of its logits. */
+DT_DEVICE uint4 cross_entropy_gradient8(const cross_entropy_row &r, const uint4 &logits, int unit)
 {
-    DT_SHARED(shared);
-    uint4 *logits = (uint4 *)((uint16_t *)p.logits + (int64_t)blockIdx.x * p.V_pitch);
-    int place = first + (int)blockIdx.x, units = (int)(p.V / 8), held = CROSS_ENTROPY_HELD / 16;
-    uint32_t keep = shared_address(shared) + 1024;
-    cross_entropy_state s = {-INFINITY, 0.0f, 0x7fffffff};
     float x[8];
-    if (place >= *p.count) {
-        for (int u = (int)threadIdx.x; p.gradients && u < units; u += CROSS_ENTROPY_THREADS)
-            logits[u] = make_uint4(0, 0, 0, 0);
-        return;
+    unpack8(x, logits);
+    DT_UNROLL
+    for (int i = 0; i < 8; i++)
+        x[i] = r.scale * exp2_fast(x[i] * 1.4426950408889634f - r.base);
+    if (unit == r.target / 8) {
+        DT_UNROLL
+        for (int i = 0; i < 8; i++)
+            x[i] -= i == r.target % 8 ? r.scale : 0.0f;
     }
-    for (int u0 = (int)threadIdx.x; u0 < units; u0 += 4 * CROSS_ENTROPY_THREADS) {
-        uint4 v[4];
+    return pack8(x);
+}
+/* Units a thread has in flight, of each of the two rows. */
+enum { CROSS_ENTROPY_AHEAD = 2 };
+
+/* Walks over two rows at once: gradients in place of the logits of `done`, whose state `r` is known, and the state of
+ * `next`. NULL: there is no such row. What a thread keeps of a row in shared memory only it reads again. */
+DT_DEVICE cross_entropy_state cross_entropy_walk(uint4 *done, const cross_entropy_row &r, const uint4 *next, int units,
+                                                 int held, uint32_t keep)
+{
+    cross_entropy_state s = {-INFINITY, 0.0f, 0x7fffffff};
+    for (int u0 = (int)threadIdx.x; u0 < units; u0 += CROSS_ENTROPY_AHEAD * CROSS_ENTROPY_THREADS) {
+        uint4 old[CROSS_ENTROPY_AHEAD], v[CROSS_ENTROPY_AHEAD];
         DT_UNROLL
-        for (int k = 0; k < 4; k++)
-            if (u0 + k * CROSS_ENTROPY_THREADS < units)
-                v[k] = logits[u0 + k * CROSS_ENTROPY_THREADS];
-        DT_UNROLL
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < CROSS_ENTROPY_AHEAD; k++) {
             int u = u0 + k * CROSS_ENTROPY_THREADS;
-            if (u >= units)
-                continue;
-            if (u < held && p.gradients)
+            v[k] = next && u < units ? next[u] : make_uint4(0, 0, 0, 0);
+            if (done && u >= held && u < units)
+                old[k] = done[u];
+            else if (done && u < held)
+                old[k] = load_shared16(keep + (uint32_t)u * 16u);
+            else
+                old[k] = make_uint4(0, 0, 0, 0);
+        }
+        DT_UNROLL
+        for (int k = 0; k < CROSS_ENTROPY_AHEAD; k++) {
+            int u = u0 + k * CROSS_ENTROPY_THREADS;
+            float x[8];
+            if (done && u < units)
+                store_streaming16(done + u, cross_entropy_gradient8(r, old[k], u));
+            if (next && u < held)
                 store_shared16(keep + (uint32_t)u * 16u, v[k]);
             unpack8(x, v[k]);
-            cross_entropy_take8(s, x, 8 * u);
+            if (next && u < units)
+                cross_entropy_take8(s, x, 8 * u);
         }
     }
-    s = cross_entropy_of_block(s, (float *)shared);
-    cross_entropy_row r = cross_entropy_finish(p, place, s, logits);
-    if (!p.gradients)
-        return;
-    for (int u0 = (int)threadIdx.x; u0 < units; u0 += 4 * CROSS_ENTROPY_THREADS) {
-        uint4 v[4];
-        DT_UNROLL
-        for (int k = 0; k < 4; k++) {
-            int u = u0 + k * CROSS_ENTROPY_THREADS;
-            if (u < units)
-                v[k] = u < held ? load_shared16(keep + (uint32_t)u * 16u) : logits[u];
+    return s;
+}
+/* Rows of bf16 logits, those of a block gridDim.x apart. While a row's gradient is written the next one is read. The
+ * first CROSS_ENTROPY_HELD bytes of a row stay in shared memory in between; the others come again, from the L2 if they
+ * are lucky. Rows behind the list become zeros. */
+DT_KERNEL(CROSS_ENTROPY_THREADS, 1) cross_entropy_row_kernel(const cross_entropy_params p, int32_t first, int32_t rows)
+{
+    DT_SHARED(shared);
+    int count = *p.count, units = (int)(p.V / 8),
+        held = CROSS_ENTROPY_HELD / 16 < units ? CROSS_ENTROPY_HELD / 16 : units;
+    uint32_t keep = shared_address(shared) + 1024;
+    uint4 *done = NULL;
+    cross_entropy_row r = {0.0f, 0.0f, 0.0f, 0};
+    for (int row = (int)blockIdx.x; row < rows || done; row += (int)gridDim.x) {
+        uint4 *logits = (uint4 *)((uint16_t *)p.logits + (int64_t)row * p.V_pitch);
+        bool real = row < rows && first + row < count;
+        cross_entropy_state s = cross_entropy_walk(done, r, real ? logits : NULL, units, held, keep);
+        done = NULL;
+        if (real) {
+            s = cross_entropy_of_block(s, (float *)shared);
+            r = cross_entropy_finish(p, first + row, s, logits);
+            done = p.gradients ? logits : NULL;
         }
-        DT_UNROLL
-        for (int k = 0; k < 4; k++) {
-            int u = u0 + k * CROSS_ENTROPY_THREADS;
-            if (u >= units)
-                continue;
-            unpack8(x, v[k]);
-            DT_UNROLL
-            for (int i = 0; i < 8; i++)
-                x[i] = cross_entropy_gradient(r, x[i], 8 * u + i);
-            logits[u] = pack8(x);
-        }
+        for (int u = (int)threadIdx.x; row < rows && !real && p.gradients && u < units; u += CROSS_ENTROPY_THREADS)
+            logits[u] = make_uint4(0, 0, 0, 0);
     }
 }
 /* The same for any dtype and vocabulary. */

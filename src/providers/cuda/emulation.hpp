@@ -447,6 +447,10 @@ template <int PENDING> static inline void copy_wait()
         f.copies.erase(f.copies.begin());
     }
 }
+static inline void store_streaming16(uint4 *to, uint4 v)
+{
+    *to = v;
+}
 static inline uint4 load_shared16(uint32_t from)
 {
     uint4 v;

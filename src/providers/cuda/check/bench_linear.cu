@@ -16,6 +16,11 @@
 
 enum { COPIES = 3, CALLS = 6, REPLAYS = 7, RANK = 8 };
 
+void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts)
+{
+    memset(facts, 0, sizeof *facts);
+    cudaDeviceGetAttribute(&facts->multiprocessors, cudaDevAttrMultiProcessorCount, exec->device_index);
+}
 dt_status dtp_cuda_status(cudaError_t error, const char *what, dt_err *err)
 {
     return error == cudaSuccess ? DT_OK : dt_fail(err, DT_E_INTERNAL, "%s: %s", what, cudaGetErrorString(error));
@@ -234,12 +239,7 @@ static void bench_head(dt_exec *exec, int64_t T)
     c.exec = exec, c.err = &error_text;
     cross_entropy_bind(&c);
     double row = measure(
-        exec,
-        [&](int) {
-            must_run(DT_LAUNCH(&error_text, exec, c.chunk, CROSS_ENTROPY_THREADS, 1024 + CROSS_ENTROPY_HELD,
-                               cross_entropy_row_kernel, c.p, 0));
-        },
-        2);
+        exec, [&](int) { must_run(cross_entropy_launch_rows(&c, 0, c.chunk)); }, 2);
     double list = measure(
         exec,
         [&](int) {
