@@ -197,6 +197,57 @@ static void test_mapped_and_blocks(void **state)
     close_store(&copied);
 }
 
+static void check_rows(const dt_weight *w, int64_t extension)
+{
+    const uint16_t *stored = w->stored.tensor->data, *row = w->value.data;
+    const int64_t rows = w->value.shape[0], width = w->value.shape[1];
+    assert_int_equal(w->value.stride[0], width + extension);
+    for (int64_t i = 0; i < rows; i++, row += width + extension, stored += width) {
+        assert_memory_equal(row, stored, (size_t)width * 2);
+        for (int64_t k = width; k < width + extension; k++)
+            assert_int_equal(row[k], 0);
+    }
+}
+
+/* On a device, rows of adapted maps have room behind them for the adapters of their input, in steps of 64 up to 128. */
+static void test_scratch_behind_adapted_rows(void **state)
+{
+    (void)state;
+    static const char *const without[] = {"down_proj"};
+    static const struct {
+        int64_t rank, mixer, mixer_out, mlp, widest;
+    } cases[] = {{8, 64, 64, 64, 64}, {24, 128, 64, 64, 128}, {64, 0, 64, 128, 128}, {256, 0, 0, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dt_err err = {0};
+        opened o;
+        dt_lora *lora;
+        dt_model_config *config;
+        dt_lora_options options;
+        dtp_lora_options_default(&options);
+        options.rank = cases[i].rank;
+        options.exclude = without;
+        options.n_exclude = 1;
+        assert_ok(dtp_config_load(&config, TINY "/config.json", &err), &err);
+        assert_ok(dtp_lora_create(&lora, config, &options, &err), &err);
+        assert_ok(open_store(&o, TINY, (dt_store_options){.copy = true, .lora = lora, .tune = DT_TUNE_LORA}, &err),
+                  &err);
+        assert_int_equal(dtp_store_extension(o.store), cases[i].widest);
+        const dt_weight *w = o.store->layer[0].w;
+        check_rows(&w[DT_W_QKV], cases[i].mixer);
+        check_rows(&w[DT_W_A], cases[i].mixer);
+        check_rows(&w[DT_W_OUT], cases[i].mixer_out);
+        check_rows(&w[DT_W_GATE], cases[i].mlp);
+        check_rows(&w[DT_W_UP], cases[i].mlp);
+        check_rows(&w[DT_W_DOWN], 0);
+        assert_ptr_equal((uint16_t *)w[DT_W_GATE].value.data +
+                             w[DT_W_GATE].value.shape[0] * w[DT_W_GATE].value.stride[0],
+                         w[DT_W_UP].value.data);
+        close_store(&o);
+        dtp_lora_free(lora);
+        dtp_config_free(config);
+    }
+}
+
 /* F16 files are widened without loss; odd header lengths (unaligned data) are copied. */
 static void test_f16_and_unaligned(void **state)
 {
@@ -335,10 +386,15 @@ static void test_published_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_tolerated),
-        cmocka_unit_test(test_index_refusals),    cmocka_unit_test(test_mapped_and_blocks),
-        cmocka_unit_test(test_f16_and_unaligned), cmocka_unit_test(test_trainable_layout),
-        cmocka_unit_test(test_decay_groups),      cmocka_unit_test(test_published_sizes),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_tolerated),
+        cmocka_unit_test(test_index_refusals),
+        cmocka_unit_test(test_mapped_and_blocks),
+        cmocka_unit_test(test_scratch_behind_adapted_rows),
+        cmocka_unit_test(test_f16_and_unaligned),
+        cmocka_unit_test(test_trainable_layout),
+        cmocka_unit_test(test_decay_groups),
+        cmocka_unit_test(test_published_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
