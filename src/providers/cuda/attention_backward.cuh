@@ -137,6 +137,7 @@ template <int ISA, int D> DT_DEVICE void attention_key_block(const attention_par
                                                  false);
         mm_commit<ISA>();
         mm_wait<ISA, 0>();
+        mm_read<ISA>(s);
         if (group == 0) {
             attention_probabilities_trans(s, p, factor, key0, start, warp);
             attention_hand_over(base + shape::P, s);
@@ -155,6 +156,9 @@ template <int ISA, int D> DT_DEVICE void attention_key_block(const attention_par
                 ATTENTION_PANEL, true);
         mm_commit<ISA>();
         mm_wait<ISA, 0>();
+        DT_UNROLL
+        for (int part = 0; part < shape::PARTS; part++)
+            mm_read<ISA>(gradient[part]);
         if (thread < 128)
             my_factor[((n + 1) & 1) * 128] = coming;
         if (shape::STAGES == 1) {
@@ -235,6 +239,7 @@ template <int ISA, int D> DT_DEVICE void attention_query_block(const attention_p
                                                  false);
         mm_commit<ISA>();
         mm_wait<ISA, 0>();
+        mm_read<ISA>(s);
         if (group == 0) {
             attention_probabilities(s, factor, position, key0, next - 1 > t.start, p.scale_log2);
             attention_hand_over(base + shape::P, s);
@@ -256,6 +261,7 @@ template <int ISA, int D> DT_DEVICE void attention_query_block(const attention_p
                                                           ATTENTION_PANEL, true);
             mm_commit<ISA>();
             mm_wait<ISA, 0>();
+            mm_read<ISA>(gradient[0]);
         }
         if (shape::STAGES == 1) {
             block_sync();

@@ -75,6 +75,9 @@ DT_DEVICE void attention_times_values(float (&o)[PARTS][N / 2], float (&sum)[2],
     for (int i = 0; i < 16; i++)
         sum[i & 1] += bf16_low(a[i >> 2][i & 3]) + bf16_high(a[i >> 2][i & 3]);
     mm_wait<ISA, 0>();
+    DT_UNROLL
+    for (int part = 0; part < PARTS; part++)
+        mm_read<ISA>(o[part]);
 }
 
 /* What rounding o to bf16 loses would be the largest error of the backward: where one key has nearly all the weight,
@@ -162,6 +165,7 @@ template <int ISA, int D, int GROUPS> DT_DEVICE void attention_forward_tile(cons
             mm_ss<ISA, 64, D / 16, K_MAJOR, K_MAJOR>(s, q, ATTENTION_PANEL, k + stage, ATTENTION_PANEL, false);
             mm_commit<ISA>();
             mm_wait<ISA, 0>();
+            mm_read<ISA>(s);
         }
         if (shape::STAGES == 1) {
             block_sync();

@@ -647,6 +647,7 @@ template <int REGISTERS> static inline void fewer_registers() {}
 
 static inline void fence_async_proxy() {}
 static inline void wgmma_fence() {}
+static inline void keep_order(float &) {}
 static inline void wgmma_commit()
 {
     int group = emu::current / 128;

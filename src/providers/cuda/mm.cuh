@@ -79,6 +79,17 @@ template <int ISA, int PENDING> DT_DEVICE void mm_wait()
         wgmma_wait<PENDING>();
 }
 
+/* After mm_wait: results are read here, not earlier. The compiler knows no dependency between them and the wait, and
+ * what it moves across makes it run all products one after the other. */
+template <int ISA, int N> DT_DEVICE void mm_read(float (&d)[N])
+{
+    if (ISA == ISA_WGMMA) {
+        DT_UNROLL
+        for (int i = 0; i < N; i++)
+            keep_order(d[i]);
+    }
+}
+
 template <int N> DT_DEVICE void mm_clear(float (&d)[N])
 {
     DT_UNROLL

@@ -311,6 +311,11 @@ DT_DEVICE void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
+/* x is used after this point only, with regard to the instructions of this file. */
+DT_DEVICE void keep_order(float &x)
+{
+    asm volatile("" : "+f"(x)::"memory");
+}
 template <int PENDING> DT_DEVICE void wgmma_wait()
 {
 #if DT_HOPPER
