@@ -1,7 +1,7 @@
 /* DT_OP_ATTENTION on CUDA: chooses the kernels and launches them. */
 #include <deltune/op/attention.h>
 
-#include "providers/cuda/attention_backward.cuh"
+#include "providers/cuda/attention_backward_sm90.cuh"
 #include "providers/cuda/attention_forward.cuh"
 #include "providers/cuda/attention_plain.cuh"
 #include "providers/cuda/device.cuh"
@@ -25,7 +25,7 @@ static attention_params attention_make_params(const dt_attention_args *a)
     p.group = p.heads / p.kv_heads;
     p.tokens = ATTENTION_ROWS / p.group;
     p.magic = (65536 + p.group - 1) / p.group;
-    p.T_cap = a->seqs.T_cap;
+    p.T_cap = a->seqs.T_cap, p.key_cap = keys->T_cap;
     p.scale = a->scale, p.scale_log2 = a->scale * 1.4426950408889634f;
     return p;
 }
@@ -39,7 +39,7 @@ static bool attention_row_ready(const dt_tensor *t)
 static bool attention_by_tiles(const dt_attention_args *a, const dtp_cuda_facts *facts)
 {
     int64_t D = a->q.shape[2];
-    int needed = facts->isa == ISA_WGMMA ? (int)attention_backward_shape<ISA_WGMMA, 256>::SHARED
+    int needed = facts->isa == ISA_WGMMA ? (int)attention_sm90_shape<256>::SHARED
                                          : (int)attention_backward_shape<ISA_MMA, 256>::SHARED;
     return (D == 64 || D == 128 || D == 256) && a->q.shape[1] / a->k.shape[1] <= ATTENTION_ROWS && a->scale > 0 &&
            facts->shared_bytes >= needed && attention_row_ready(&a->q) && attention_row_ready(&a->k) &&
@@ -74,6 +74,32 @@ static dt_status attention_run_forward(dt_exec *exec, const attention_params &p,
     return p.T_cap <= 2048 ? attention_launch_forward<ISA_WGMMA, D, 1>(exec, p, err)
                            : attention_launch_forward<ISA_WGMMA, D, 2>(exec, p, err);
 }
+static dt_status attention_map_keys(tensor_map *map, const attention_rows &x, const attention_params &p, dt_err *err)
+{
+    return dtp_cuda_map_box(map, x.data, p.key_cap, p.kv_heads, p.D, x.row, x.head, 1, ATTENTION_ROWS, err);
+}
+static dt_status attention_map_queries(tensor_map *map, const attention_rows &x, const attention_params &p, dt_err *err)
+{
+    return dtp_cuda_map_box(map, x.data, p.T_cap, p.heads, p.D, x.row, x.head, p.group, p.tokens, err);
+}
+template <int D> static dt_status attention_launch_backward_sm90(dt_exec *exec, const attention_params &p, dt_err *err)
+{
+    auto kernel = attention_backward_sm90_kernel<D>;
+    const int64_t key_slots = attention_slots(&p, ATTENTION_ROWS), query_slots = attention_slots(&p, p.tokens);
+    attention_maps maps;
+    memset(&maps, 0, sizeof maps);
+    dt_status st = attention_map_queries(&maps.q, p.q, p, err);
+    if (st == DT_OK)
+        st = attention_map_queries(&maps.d_o, p.d_o, p, err);
+    if (st == DT_OK)
+        st = attention_map_keys(&maps.k, p.k, p, err);
+    if (st == DT_OK)
+        st = attention_map_keys(&maps.v, p.v, p, err);
+    return st != DT_OK
+               ? st
+               : DT_LAUNCH(err, exec, (key_slots + query_slots) * p.kv_heads, ATTENTION_SM90_THREADS,
+                           attention_sm90_shape<D>::SHARED, kernel, p, maps, (int32_t)key_slots, (int32_t)query_slots);
+}
 template <int ISA, int D>
 static dt_status attention_launch_backward(dt_exec *exec, const attention_params &p, dt_err *err)
 {
@@ -86,11 +112,13 @@ template <int D>
 static dt_status attention_run_backward(dt_exec *exec, const attention_params &p, const dtp_cuda_facts *facts,
                                         dt_err *err)
 {
+    if (p.T_cap == 0) /* the driver refuses a map without rows */
+        return DT_OK;
     dt_status st = DT_LAUNCH(err, exec, dtp_min(dtp_blocks(p.T_cap * p.heads, ATTENTION_MEAN_THREADS / (D / 8)), 4096),
                              ATTENTION_MEAN_THREADS, 0, attention_mean_kernel<D>, p);
     if (st != DT_OK)
         return st;
-    return facts->isa == ISA_WGMMA ? attention_launch_backward<ISA_WGMMA, D>(exec, p, err)
+    return facts->isa == ISA_WGMMA ? attention_launch_backward_sm90<D>(exec, p, err)
                                    : attention_launch_backward<ISA_MMA, D>(exec, p, err);
 }
 

@@ -15,10 +15,16 @@ typedef struct dtp_cuda_facts {
 /* Facts of the current device of `exec`. DELTUNE_CUDA_ISA=mma turns Hopper's own instructions off: a second opinion. */
 void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts);
 
-/* The map of a bf16 [rows, heads, width] tensor for 64-row, 64-column boxes with 128-byte swizzle; strides in elements,
- * multiples of 8. */
-dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
-                            int64_t head_stride, dt_err *err);
+/* The map of a bf16 [rows, heads, width] tensor for boxes of 64 columns of `box_heads` heads of `box_rows` rows, with
+ * 128-byte swizzle; strides in elements, multiples of 8. */
+dt_status dtp_cuda_map_box(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
+                           int64_t head_stride, int box_heads, int box_rows, dt_err *err);
+/* For boxes of one head of 64 rows. */
+static inline dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width,
+                                          int64_t row_stride, int64_t head_stride, dt_err *err)
+{
+    return dtp_cuda_map_box(map, data, rows, heads, width, row_stride, head_stride, 1, 64, err);
+}
 
 static inline int64_t dtp_min(int64_t a, int64_t b)
 {

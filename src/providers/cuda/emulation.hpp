@@ -564,10 +564,11 @@ static inline void mma_tf32(float *d, const uint32_t (&a)[4], uint32_t b0, uint3
     });
 }
 
-/* A [T, heads, width] bf16 tensor of which 64 x 64 boxes are copied. */
+/* A [T, heads, width] bf16 tensor of which boxes of 64 columns are copied. */
 struct tensor_map {
     const uint16_t *data;
     int64_t width, heads, rows, head_stride, row_stride; /* strides in elements */
+    int box_heads, box_rows;
 };
 #define DT_GRID_CONSTANT const
 
@@ -624,14 +625,14 @@ static inline void copy_box(uint32_t to, const tensor_map &map, int column, int 
         emu::fail("a box must lie on 1,024 bytes");
     tensor_map m = map;
     emu_barriers.at(barrier).copies.push_back([=]() {
-        for (int i = 0; i < 64; i++)
+        for (int i = 0; i < m.box_rows * m.box_heads; i++)
             for (int j = 0; j < 64; j++) {
-                bool inside = row + i < m.rows && column + j < m.width && head < m.heads;
-                uint16_t x =
-                    inside ? m.data[(row + i) * m.row_stride + head * m.head_stride + column + j] : (uint16_t)0;
+                int64_t r = row + i / m.box_heads, h = head + i % m.box_heads;
+                bool inside = r < m.rows && column + j < m.width && h < m.heads;
+                uint16_t x = inside ? m.data[r * m.row_stride + h * m.head_stride + column + j] : (uint16_t)0;
                 memcpy(emu::at(to + (uint32_t)(i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2), 2), &x, 2);
             }
-        return 64 * 128;
+        return m.box_rows * m.box_heads * 128;
     });
 }
 static inline void copy_bulk(uint32_t to, const void *from, int bytes, uint32_t barrier)

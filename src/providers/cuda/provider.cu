@@ -24,10 +24,10 @@ void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts)
     emu::seed = seed ? (unsigned)atoi(seed) : 0;
     *facts = {blocks ? atoi(blocks) : 3, 90, 232448, chosen_isa(90)};
 }
-dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
-                            int64_t head_stride, dt_err *err)
+dt_status dtp_cuda_map_box(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
+                           int64_t head_stride, int box_heads, int box_rows, dt_err *err)
 {
-    *map = {(const uint16_t *)data, width, heads, rows, head_stride, row_stride};
+    *map = {(const uint16_t *)data, width, heads, rows, head_stride, row_stride, box_heads, box_rows};
     (void)err;
     return DT_OK;
 }
@@ -56,8 +56,8 @@ void dtp_cuda_device_facts(const dt_exec *exec, dtp_cuda_facts *facts)
     facts->isa = chosen_isa(facts->capability);
 }
 
-dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
-                            int64_t head_stride, dt_err *err)
+dt_status dtp_cuda_map_box(tensor_map *map, void *data, int64_t rows, int64_t heads, int64_t width, int64_t row_stride,
+                           int64_t head_stride, int box_heads, int box_rows, dt_err *err)
 {
     typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
@@ -71,7 +71,7 @@ dt_status dtp_cuda_map_rows(tensor_map *map, void *data, int64_t rows, int64_t h
                        "CUDA: the driver has no cuTensorMapEncodeTiled: update it to 525 or later");
     cuuint64_t sizes[3] = {(cuuint64_t)width, (cuuint64_t)heads, (cuuint64_t)rows};
     cuuint64_t strides[2] = {(cuuint64_t)head_stride * 2, (cuuint64_t)row_stride * 2};
-    cuuint32_t box[3] = {64, 1, 64}, steps[3] = {1, 1, 1};
+    cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows}, steps[3] = {1, 1, 1};
     CUresult result = ((encode_fn)encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, data, sizes, strides, box, steps,
                                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
