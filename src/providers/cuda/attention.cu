@@ -39,8 +39,8 @@ static bool attention_row_ready(const dt_tensor *t)
 static bool attention_by_tiles(const dt_attention_args *a, const dtp_cuda_facts *facts)
 {
     int64_t D = a->q.shape[2];
-    int needed = facts->isa == ISA_WGMMA ? (int)attention_sm90_shape<256>::SHARED
-                                         : (int)attention_backward_shape<ISA_MMA, 256>::SHARED;
+    int needed =
+        facts->isa == ISA_WGMMA ? (int)attention_sm90_shape<256>::SHARED : (int)attention_backward_shape<256>::SHARED;
     return (D == 64 || D == 128 || D == 256) && a->q.shape[1] / a->k.shape[1] <= ATTENTION_ROWS && a->scale > 0 &&
            facts->shared_bytes >= needed && attention_row_ready(&a->q) && attention_row_ready(&a->k) &&
            attention_row_ready(&a->v) && attention_row_ready(&a->o);
@@ -56,70 +56,68 @@ static int64_t attention_slots(const attention_params *p, int64_t size)
     return p->T_cap / size + p->n_seq_cap + 1;
 }
 
-template <int ISA, int D, int GROUPS>
-static dt_status attention_launch_forward(dt_exec *exec, const attention_params &p, dt_err *err)
+/* Their maps; those of absent tensors stay empty. */
+static dt_status attention_make_maps(attention_maps *maps, const attention_params &p, dt_err *err)
 {
-    auto kernel = attention_forward_kernel<ISA, D, GROUPS>;
-    return DT_LAUNCH(err, exec, attention_slots(&p, GROUPS * p.tokens) * p.kv_heads, GROUPS * 128,
-                     (attention_forward_shape<D, GROUPS>::SHARED), kernel, p);
+    const struct {
+        tensor_map *map;
+        const attention_rows *x;
+        int64_t rows;
+        int heads, box_heads, box_rows;
+    } all[] = {{&maps->q, &p.q, p.T_cap, p.heads, p.group, p.tokens},
+               {&maps->d_o, &p.d_o, p.T_cap, p.heads, p.group, p.tokens},
+               {&maps->k, &p.k, p.key_cap, p.kv_heads, 1, ATTENTION_ROWS},
+               {&maps->v, &p.v, p.key_cap, p.kv_heads, 1, ATTENTION_ROWS}};
+    memset(maps, 0, sizeof *maps);
+    for (const auto &m : all) {
+        dt_status st = !m.x->data ? DT_OK
+                                  : dtp_cuda_map_box(m.map, m.x->data, m.rows, m.heads, p.D, m.x->row, m.x->head,
+                                                     m.box_heads, m.box_rows, err);
+        if (st != DT_OK)
+            return st;
+    }
+    return DT_OK;
 }
-template <int D>
-static dt_status attention_run_forward(dt_exec *exec, const attention_params &p, const dtp_cuda_facts *facts,
-                                       dt_err *err)
+
+template <int D, int GROUPS>
+static dt_status attention_launch_forward_sm90(dt_exec *exec, const attention_params &p, dt_err *err)
 {
-    if (facts->isa == ISA_MMA)
-        return attention_launch_forward<ISA_MMA, D, 1>(exec, p, err);
-    /* Two warpgroups a block once there are enough tiles for all multiprocessors; by capacity, not by the card, so that
-     * results do not depend on it. */
-    return p.T_cap <= 2048 ? attention_launch_forward<ISA_WGMMA, D, 1>(exec, p, err)
-                           : attention_launch_forward<ISA_WGMMA, D, 2>(exec, p, err);
-}
-static dt_status attention_map_keys(tensor_map *map, const attention_rows &x, const attention_params &p, dt_err *err)
-{
-    return dtp_cuda_map_box(map, x.data, p.key_cap, p.kv_heads, p.D, x.row, x.head, 1, ATTENTION_ROWS, err);
-}
-static dt_status attention_map_queries(tensor_map *map, const attention_rows &x, const attention_params &p, dt_err *err)
-{
-    return dtp_cuda_map_box(map, x.data, p.T_cap, p.heads, p.D, x.row, x.head, p.group, p.tokens, err);
-}
-template <int D> static dt_status attention_launch_backward_sm90(dt_exec *exec, const attention_params &p, dt_err *err)
-{
-    auto kernel = attention_backward_sm90_kernel<D>;
-    const int64_t key_slots = attention_slots(&p, ATTENTION_ROWS), query_slots = attention_slots(&p, p.tokens);
+    auto kernel = attention_forward_sm90_kernel<D, GROUPS>;
     attention_maps maps;
-    memset(&maps, 0, sizeof maps);
-    dt_status st = attention_map_queries(&maps.q, p.q, p, err);
-    if (st == DT_OK)
-        st = attention_map_queries(&maps.d_o, p.d_o, p, err);
-    if (st == DT_OK)
-        st = attention_map_keys(&maps.k, p.k, p, err);
-    if (st == DT_OK)
-        st = attention_map_keys(&maps.v, p.v, p, err);
-    return st != DT_OK
-               ? st
-               : DT_LAUNCH(err, exec, (key_slots + query_slots) * p.kv_heads, ATTENTION_SM90_THREADS,
-                           attention_sm90_shape<D>::SHARED, kernel, p, maps, (int32_t)key_slots, (int32_t)query_slots);
-}
-template <int ISA, int D>
-static dt_status attention_launch_backward(dt_exec *exec, const attention_params &p, dt_err *err)
-{
-    auto kernel = attention_backward_kernel<ISA, D>;
-    const int64_t key_slots = attention_slots(&p, ATTENTION_ROWS), query_slots = attention_slots(&p, p.tokens);
-    return DT_LAUNCH(err, exec, (key_slots + query_slots) * p.kv_heads, ATTENTION_BACKWARD_THREADS,
-                     (attention_backward_shape<ISA, D>::SHARED), kernel, p, (int32_t)key_slots, (int32_t)query_slots);
+    dt_status st = attention_make_maps(&maps, p, err);
+    return st != DT_OK ? st
+                       : DT_LAUNCH(err, exec, attention_slots(&p, GROUPS * p.tokens) * p.kv_heads, GROUPS * 128,
+                                   (attention_forward_sm90_shape<D, GROUPS>::SHARED), kernel, p, maps);
 }
 template <int D>
-static dt_status attention_run_backward(dt_exec *exec, const attention_params &p, const dtp_cuda_facts *facts,
-                                        dt_err *err)
+static dt_status attention_run_forward(dt_exec *exec, const attention_params &p, bool hopper, dt_err *err)
 {
-    if (p.T_cap == 0) /* the driver refuses a map without rows */
-        return DT_OK;
+    auto kernel = attention_forward_kernel<D>;
+    if (!hopper)
+        return DT_LAUNCH(err, exec, attention_slots(&p, p.tokens) * p.kv_heads, ATTENTION_FORWARD_THREADS,
+                         attention_forward_shape<D>::SHARED, kernel, p);
+    /* Two warpgroups a block once there are enough tiles for all multiprocessors. */
+    return p.T_cap <= 512 ? attention_launch_forward_sm90<D, 1>(exec, p, err)
+                          : attention_launch_forward_sm90<D, 2>(exec, p, err);
+}
+template <int D>
+static dt_status attention_run_backward(dt_exec *exec, const attention_params &p, bool hopper, dt_err *err)
+{
+    const int64_t key_slots = attention_slots(&p, ATTENTION_ROWS), query_slots = attention_slots(&p, p.tokens);
+    const int64_t blocks = (key_slots + query_slots) * p.kv_heads;
     dt_status st = DT_LAUNCH(err, exec, dtp_min(dtp_blocks(p.T_cap * p.heads, ATTENTION_MEAN_THREADS / (D / 8)), 4096),
                              ATTENTION_MEAN_THREADS, 0, attention_mean_kernel<D>, p);
     if (st != DT_OK)
         return st;
-    return facts->isa == ISA_WGMMA ? attention_launch_backward_sm90<D>(exec, p, err)
-                                   : attention_launch_backward<ISA_MMA, D>(exec, p, err);
+    if (!hopper)
+        return DT_LAUNCH(err, exec, blocks, ATTENTION_BACKWARD_THREADS, attention_backward_shape<D>::SHARED,
+                         attention_backward_kernel<D>, p, (int32_t)key_slots, (int32_t)query_slots);
+    attention_maps maps;
+    st = attention_make_maps(&maps, p, err);
+    return st != DT_OK
+               ? st
+               : DT_LAUNCH(err, exec, blocks, ATTENTION_SM90_THREADS, attention_sm90_shape<D>::SHARED,
+                           attention_backward_sm90_kernel<D>, p, maps, (int32_t)key_slots, (int32_t)query_slots);
 }
 
 static size_t attention_factor_bytes(const dt_attention_args *a)
@@ -155,9 +153,12 @@ static dt_status attention_forward(dt_exec *exec, const void *args, void *saved,
     if (!attention_by_tiles(a, &facts))
         return DT_LAUNCH(err, exec, p.T_cap * p.heads, ATTENTION_PLAIN_THREADS, ATTENTION_PLAIN_BYTES(p.D),
                          attention_plain_forward_kernel, p);
-    return p.D == 256   ? attention_run_forward<256>(exec, p, &facts, err)
-           : p.D == 128 ? attention_run_forward<128>(exec, p, &facts, err)
-                        : attention_run_forward<64>(exec, p, &facts, err);
+    /* Rows of a key cache behind the last key need not be finite: only the portable kernels leave them out. */
+    const bool hopper = facts.isa == ISA_WGMMA && a->kv_seqs.n_seq == 0;
+    return p.T_cap == 0 ? DT_OK /* the driver refuses a map without rows */
+           : p.D == 256 ? attention_run_forward<256>(exec, p, hopper, err)
+           : p.D == 128 ? attention_run_forward<128>(exec, p, hopper, err)
+                        : attention_run_forward<64>(exec, p, hopper, err);
 }
 static dt_status attention_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
 {
@@ -174,9 +175,11 @@ static dt_status attention_backward(dt_exec *exec, const void *args, const void 
                            : DT_LAUNCH(err, exec, p.T_cap * p.kv_heads, ATTENTION_PLAIN_THREADS,
                                        ATTENTION_PLAIN_BYTES(p.D), attention_plain_keys_kernel, p);
     }
-    return p.D == 256   ? attention_run_backward<256>(exec, p, &facts, err)
-           : p.D == 128 ? attention_run_backward<128>(exec, p, &facts, err)
-                        : attention_run_backward<64>(exec, p, &facts, err);
+    const bool hopper = facts.isa == ISA_WGMMA;
+    return p.T_cap == 0 ? DT_OK
+           : p.D == 256 ? attention_run_backward<256>(exec, p, hopper, err)
+           : p.D == 128 ? attention_run_backward<128>(exec, p, hopper, err)
+                        : attention_run_backward<64>(exec, p, hopper, err);
 }
 
 extern "C" const dt_op_set dtp_cuda_attention = {sizeof(dt_op_set),

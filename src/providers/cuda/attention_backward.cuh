@@ -10,15 +10,15 @@
 
 enum { ATTENTION_BACKWARD_THREADS = 256, ATTENTION_MEAN_THREADS = 256 };
 
-/* X and Y stay: K and V of a key block, Q and dO of a query block. STREAM: two tiles a stage of what is walked. */
-template <int ISA, int D> struct attention_backward_shape {
+/* X and Y stay: K and V of a key block, Q and dO of a query block. STREAM: the two tiles that are walked, once only,
+ * since a block has 163 KB of shared memory on sm_80. */
+template <int D> struct attention_backward_shape {
     enum {
         TILE = ATTENTION_ROWS * D * 2,
-        STAGES = ISA == ISA_WGMMA ? 2 : 1, /* 163 KB of shared memory on sm_80 */
         X = 0,
         Y = X + TILE,
         STREAM = Y + TILE,
-        DS = STREAM + STAGES * 2 * TILE,
+        DS = STREAM + 2 * TILE,
         P = DS + ATTENTION_PANEL,
         FACTORS = P + 2 * ATTENTION_PANEL, /* lse and mean of a query tile, two stages */
         SHARED = FACTORS + 2 * 2 * ATTENTION_ROWS * 4,
@@ -83,11 +83,11 @@ DT_DEVICE void attention_probabilities_trans(float (&s)[32], const attention_par
     }
 }
 
-template <int ISA, int D>
+template <int D>
 DT_DEVICE void attention_load_pair(uint32_t to, const attention_params &p, const attention_tile &t, int start,
                                    int kv_head)
 {
-    typedef attention_backward_shape<ISA, D> shape;
+    typedef attention_backward_shape<D> shape;
     int tokens = t.length - start < p.tokens ? t.length - start : p.tokens;
     attention_load_queries<D, ATTENTION_BACKWARD_THREADS>(to, p.q, p, (int64_t)t.row0 + start, tokens, kv_head,
                                                           (int)threadIdx.x);
@@ -95,11 +95,12 @@ DT_DEVICE void attention_load_pair(uint32_t to, const attention_params &p, const
                                                           kv_head, (int)threadIdx.x);
 }
 
-template <int ISA, int D> DT_DEVICE void attention_key_block(const attention_params &p, int slot, int kv_head)
+template <int D> DT_DEVICE void attention_key_block(const attention_params &p, int slot, int kv_head)
 {
-    typedef attention_backward_shape<ISA, D> shape;
+    typedef attention_backward_shape<D> shape;
     DT_SHARED(shared);
-    const uint32_t base = shared_address(shared), k = base + shape::X, v = base + shape::Y;
+    const uint32_t base = shared_address(shared), k = base + shape::X, v = base + shape::Y, q = base + shape::STREAM,
+                   d_o = q + shape::TILE;
     const int thread = (int)threadIdx.x, group = uniform(thread / 128), warp = thread / 32 % 4, lane = thread & 31;
     float *const factors = (float *)(shared + shape::FACTORS);
     attention_tile t;
@@ -109,7 +110,7 @@ template <int ISA, int D> DT_DEVICE void attention_key_block(const attention_par
     const int64_t key_row = (int64_t)t.row0 + key0;
     attention_load_keys<D, ATTENTION_BACKWARD_THREADS>(k, p.k, key_row, rows, kv_head, thread);
     attention_load_keys<D, ATTENTION_BACKWARD_THREADS>(v, p.v, key_row, rows, kv_head, thread);
-    attention_load_pair<ISA, D>(base + shape::STREAM, p, t, key0, kv_head);
+    attention_load_pair<D>(q, p, t, key0, kv_head);
     copy_commit();
     float *const my_factor = factors + thread; /* [stage][lse, mean][64] by the first 128 threads */
     if (thread < 128)
@@ -120,24 +121,15 @@ template <int ISA, int D> DT_DEVICE void attention_key_block(const attention_par
     for (int part = 0; part < shape::PARTS; part++)
         mm_clear(gradient[part]);
     for (int start = key0, n = 0; start < t.length; start += p.tokens, n++) {
-        const int stage = n % shape::STAGES, next = start + p.tokens;
-        const uint32_t q = base + shape::STREAM + (uint32_t)(stage * 2 * shape::TILE), d_o = q + shape::TILE,
-                       other = base + shape::STREAM + (uint32_t)((n + 1) % shape::STAGES * 2 * shape::TILE);
+        const int next = start + p.tokens;
         const float *factor = factors + (n & 1) * 128;
         float s[32], coming = 0.0f;
         uint32_t a[4][4];
         attention_arrived<0>();
-        if (shape::STAGES == 2 && next < t.length)
-            attention_load_pair<ISA, D>(other, p, t, next, kv_head);
-        copy_commit();
         if (thread < 128 && next < t.length)
             coming = attention_factor(p, t, next, thread & 63, kv_head, thread < 64);
-        mm_begin<ISA>();
-        mm_ss<ISA, 64, D / 16, K_MAJOR, K_MAJOR>(s, group ? v : k, ATTENTION_PANEL, group ? d_o : q, ATTENTION_PANEL,
-                                                 false);
-        mm_commit<ISA>();
-        mm_wait<ISA, 0>();
-        mm_read<ISA>(s);
+        mm_ss<ISA_MMA, 64, D / 16, K_MAJOR, K_MAJOR>(s, group ? v : k, ATTENTION_PANEL, group ? d_o : q,
+                                                     ATTENTION_PANEL, false);
         if (group == 0) {
             attention_probabilities_trans(s, p, factor, key0, start, warp);
             attention_hand_over(base + shape::P, s);
@@ -148,40 +140,32 @@ template <int ISA, int D> DT_DEVICE void attention_key_block(const attention_par
             attention_score_gradient(s, base + shape::P, [=](int i) { return mean[(i >> 2) * 8 + (i & 1)]; });
         }
         pack_operand<64>(a, s);
-        mm_begin<ISA>();
         DT_UNROLL
         for (int part = 0; part < shape::PARTS; part++)
-            mm_rs<ISA, shape::PART, 4, MN_MAJOR>(
+            mm_rs<ISA_MMA, shape::PART, 4, MN_MAJOR>(
                 gradient[part], a, (group ? q : d_o) + (uint32_t)(part * (shape::PART / 64)) * ATTENTION_PANEL,
                 ATTENTION_PANEL, true);
-        mm_commit<ISA>();
-        mm_wait<ISA, 0>();
-        DT_UNROLL
-        for (int part = 0; part < shape::PARTS; part++)
-            mm_read<ISA>(gradient[part]);
         if (thread < 128)
             my_factor[((n + 1) & 1) * 128] = coming;
-        if (shape::STAGES == 1) {
-            block_sync();
-            if (next < t.length)
-                attention_load_pair<ISA, D>(other, p, t, next, kv_head);
-            copy_commit();
-        }
+        block_sync();
+        if (next < t.length)
+            attention_load_pair<D>(q, p, t, next, kv_head);
+        copy_commit();
     }
     copy_wait<0>();
     block_sync();
     const float factor = group ? p.scale : 1.0f;
-    attention_stage<ISA, shape::PARTS, shape::PART>(group ? k : v, gradient, factor, factor, warp);
+    attention_stage<ISA_MMA, shape::PARTS, shape::PART>(group ? k : v, gradient, factor, factor, warp);
     attention_store_keys<D>(group ? k : v, group ? p.dk : p.dv, key_row, rows, kv_head, warp);
 }
 
 /* ---- blocks of queries ---- */
 
-template <int ISA, int D>
+template <int D>
 DT_DEVICE void attention_load_key_pair(uint32_t to, const attention_params &p, const attention_tile &t, int key0,
                                        int kv_head)
 {
-    typedef attention_backward_shape<ISA, D> shape;
+    typedef attention_backward_shape<D> shape;
     attention_load_keys<D, ATTENTION_BACKWARD_THREADS>(to, p.k, (int64_t)t.row0 + key0, t.length - key0, kv_head,
                                                        (int)threadIdx.x);
     attention_load_keys<D, ATTENTION_BACKWARD_THREADS>(to + shape::TILE, p.v, (int64_t)t.row0 + key0, t.length - key0,
@@ -204,18 +188,19 @@ DT_DEVICE void attention_probabilities(float (&s)[32], const float (&lse)[2], co
     }
 }
 
-template <int ISA, int D> DT_DEVICE void attention_query_block(const attention_params &p, int slot, int kv_head)
+template <int D> DT_DEVICE void attention_query_block(const attention_params &p, int slot, int kv_head)
 {
-    typedef attention_backward_shape<ISA, D> shape;
+    typedef attention_backward_shape<D> shape;
     DT_SHARED(shared);
-    const uint32_t base = shared_address(shared), q = base + shape::X, d_o = base + shape::Y;
+    const uint32_t base = shared_address(shared), q = base + shape::X, d_o = base + shape::Y, k = base + shape::STREAM,
+                   v = k + shape::TILE;
     const int thread = (int)threadIdx.x, group = uniform(thread / 128), warp = thread / 32 % 4, lane = thread & 31;
     attention_tile t;
     if (!attention_find(t, p, slot, p.tokens))
         return;
     const int tokens = t.length - t.start < p.tokens ? t.length - t.start : p.tokens, row = 16 * warp + lane / 4;
-    attention_load_pair<ISA, D>(base + shape::X, p, t, t.start, kv_head);
-    attention_load_key_pair<ISA, D>(base + shape::STREAM, p, t, 0, kv_head);
+    attention_load_pair<D>(base + shape::X, p, t, t.start, kv_head);
+    attention_load_key_pair<D>(k, p, t, 0, kv_head);
     copy_commit();
     const int position[2] = {t.start + attention_token(p, row), t.start + attention_token(p, row + 8)};
     const float factor[2] = {attention_factor(p, t, t.start, row, kv_head, group == 0),
@@ -225,21 +210,11 @@ template <int ISA, int D> DT_DEVICE void attention_query_block(const attention_p
     float gradient[1][shape::HALF / 2];
     mm_clear(gradient[0]);
     for (int key0 = 0, n = 0; key0 < t.start + tokens; key0 += ATTENTION_ROWS, n++) {
-        const int stage = n % shape::STAGES, next = key0 + ATTENTION_ROWS;
-        const uint32_t k = base + shape::STREAM + (uint32_t)(stage * 2 * shape::TILE), v = k + shape::TILE,
-                       other = base + shape::STREAM + (uint32_t)((n + 1) % shape::STAGES * 2 * shape::TILE);
-        const bool more = next < t.start + tokens;
+        const int next = key0 + ATTENTION_ROWS;
         float s[32];
         attention_arrived<0>();
-        if (shape::STAGES == 2 && more)
-            attention_load_key_pair<ISA, D>(other, p, t, next, kv_head);
-        copy_commit();
-        mm_begin<ISA>();
-        mm_ss<ISA, 64, D / 16, K_MAJOR, K_MAJOR>(s, group ? d_o : q, ATTENTION_PANEL, group ? v : k, ATTENTION_PANEL,
-                                                 false);
-        mm_commit<ISA>();
-        mm_wait<ISA, 0>();
-        mm_read<ISA>(s);
+        mm_ss<ISA_MMA, 64, D / 16, K_MAJOR, K_MAJOR>(s, group ? d_o : q, ATTENTION_PANEL, group ? v : k,
+                                                     ATTENTION_PANEL, false);
         if (group == 0) {
             attention_probabilities(s, factor, position, key0, next - 1 > t.start, p.scale_log2);
             attention_hand_over(base + shape::P, s);
@@ -251,45 +226,35 @@ template <int ISA, int D> DT_DEVICE void attention_query_block(const attention_p
             pack_operand<64>(a, s);
             DT_UNROLL
             for (int i = 0; i < 4; i++)
-                store_operand<ISA>(base + shape::DS, ATTENTION_PANEL, 16 * warp, i, a[i]);
-            fence_async_proxy();
+                store_operand<ISA_MMA>(base + shape::DS, ATTENTION_PANEL, 16 * warp, i, a[i]);
         }
         block_sync();
-        if (sums) {
-            mm_begin<ISA>();
-            mm_ss<ISA, shape::HALF, 4, K_MAJOR, MN_MAJOR>(gradient[0], base + shape::DS, ATTENTION_PANEL, k + column,
-                                                          ATTENTION_PANEL, true);
-            mm_commit<ISA>();
-            mm_wait<ISA, 0>();
-            mm_read<ISA>(gradient[0]);
-        }
-        if (shape::STAGES == 1) {
-            block_sync();
-            if (more)
-                attention_load_key_pair<ISA, D>(other, p, t, next, kv_head);
-            copy_commit();
-        }
+        if (sums)
+            mm_ss<ISA_MMA, shape::HALF, 4, K_MAJOR, MN_MAJOR>(gradient[0], base + shape::DS, ATTENTION_PANEL,
+                                                              k + column, ATTENTION_PANEL, true);
+        block_sync();
+        if (next < t.start + tokens)
+            attention_load_key_pair<D>(k, p, t, next, kv_head);
+        copy_commit();
     }
     copy_wait<0>();
     block_sync();
     if (sums) {
-        attention_stage<ISA, 1, shape::HALF>(q + column, gradient, p.scale, p.scale, warp);
+        attention_stage<ISA_MMA, 1, shape::HALF>(q + column, gradient, p.scale, p.scale, warp);
         attention_store_queries<shape::HALF>(q + column, p.dq, p, (int64_t)t.row0 + t.start, tokens, kv_head,
                                              D >= 128 ? group * shape::HALF : 0, warp);
     }
 }
 
-template <int ISA, int D>
+template <int D>
 DT_KERNEL(ATTENTION_BACKWARD_THREADS, 1)
 attention_backward_kernel(DT_GRID_CONSTANT attention_params p, int32_t key_slots, int32_t query_slots)
 {
-    if constexpr (DT_RUNS_HERE(ISA)) {
-        int slot = (int)blockIdx.x / p.kv_heads, kv_head = (int)blockIdx.x % p.kv_heads;
-        if (slot < key_slots) /* the first keys of a sample meet most queries, the last queries most keys */
-            attention_key_block<ISA, D>(p, slot, kv_head);
-        else
-            attention_query_block<ISA, D>(p, key_slots + query_slots - 1 - slot, kv_head);
-    }
+    int slot = (int)blockIdx.x / p.kv_heads, kv_head = (int)blockIdx.x % p.kv_heads;
+    if (slot < key_slots) /* the first keys of a sample meet most queries, the last queries most keys */
+        attention_key_block<D>(p, slot, kv_head);
+    else
+        attention_query_block<D>(p, key_slots + query_slots - 1 - slot, kv_head);
 }
 
 /* ---- before them: mean = sum do.o of every row and head; rows behind the pack of all gradients ---- */

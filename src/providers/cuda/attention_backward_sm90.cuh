@@ -9,14 +9,10 @@
 #ifndef DT_CUDA_ATTENTION_BACKWARD_SM90_CUH
 #define DT_CUDA_ATTENTION_BACKWARD_SM90_CUH
 #include "providers/cuda/attention_backward.cuh"
+#include "providers/cuda/attention_forward_sm90.cuh"
 
 enum { ATTENTION_SM90_THREADS = 384 };
 enum { ATTENTION_WORK_REGISTERS = 240, ATTENTION_LOAD_REGISTERS = 24 };
-
-/* The tensors as the copy engine sees them: tiles of queries of all heads of a key head, tiles of keys. */
-struct attention_maps {
-    tensor_map q, k, v, d_o;
-};
 
 template <int D> struct attention_sm90_shape {
     enum {
@@ -71,13 +67,6 @@ DT_DEVICE void attention_tell(uint32_t barrier)
 }
 
 /* ---- loader ---- */
-template <int D>
-DT_DEVICE void attention_copy_tile(uint32_t to, const tensor_map &map, int head, int64_t row, uint32_t barrier)
-{
-    DT_UNROLL
-    for (int i = 0; i < D / 64; i++)
-        copy_box(to + (uint32_t)(i * ATTENTION_PANEL), map, 64 * i, head, (int)row, barrier);
-}
 template <int D, bool KEYS>
 DT_DEVICE void attention_loader(const attention_params &p, const attention_maps &maps, const attention_walk &w,
                                 uint32_t base)
@@ -232,14 +221,6 @@ DT_DEVICE void attention_second_group(const attention_params &p, const attention
                                    warp);
 }
 
-/* Rows of a query tile that no head has, when the group does not divide 64: copies leave them as they are. */
-template <int D> DT_DEVICE void attention_zero_tail(uint32_t tile, int rows)
-{
-    for (int i = (int)threadIdx.x; i < (ATTENTION_ROWS - rows) * (D / 8); i += ATTENTION_SM90_THREADS)
-        store_shared16(tile_unit(tile + (uint32_t)(i % (D / 8) / 8) * ATTENTION_PANEL, rows + i / (D / 8), i % 8),
-                       make_uint4(0, 0, 0, 0));
-}
-
 template <int D, bool KEYS>
 DT_DEVICE void attention_backward_sm90_block(const attention_params &p, const attention_maps &maps, int slot,
                                              int kv_head)
@@ -268,7 +249,8 @@ DT_DEVICE void attention_backward_sm90_block(const attention_params &p, const at
     const int rows = p.tokens * p.group;
     if (rows < ATTENTION_ROWS) {
         for (int i = 0; i < (KEYS ? 4 : 2); i++)
-            attention_zero_tail<D>(base + (KEYS ? shape::STREAM : shape::X) + (uint32_t)(i * shape::TILE), rows);
+            attention_zero_tail<D, ATTENTION_SM90_THREADS>(
+                base + (KEYS ? shape::STREAM : shape::X) + (uint32_t)(i * shape::TILE), rows);
         fence_async_proxy();
     }
     block_sync();

@@ -3,33 +3,41 @@
 #define DT_CUDA_ATTENTION_FORWARD_CUH
 #include "providers/cuda/attention_common.cuh"
 
-/* One warpgroup and single buffers: two blocks a multiprocessor, which hide each other's latency (short samples).
- * Two warpgroups and double buffers: half the reads of keys and values (long samples; Hopper's shared memory). */
-template <int D, int GROUPS> struct attention_forward_shape {
-    enum {
-        TILE = ATTENTION_ROWS * D * 2,
-        STAGES = GROUPS,
-        Q = 0,
-        K = Q + GROUPS * TILE,
-        V = K + STAGES * TILE,
-        SHARED = V + STAGES * TILE,
-        THREADS = GROUPS * 128,
-        PART = D < 128 ? D : 128, /* columns of a product */
-        PARTS = D / PART
-    };
+/* What a thread of a warpgroup has of 64 query rows: rows 0 (lane/4) and 1 (+ 8) of the warp's 16. */
+template <int D> struct attention_state {
+    enum { PART = D < 128 ? D : 128, PARTS = D / PART }; /* PART: columns of a product */
+    float o[PARTS][PART / 2], maximum[2], sum[2];        /* o and sum are relative to 2^maximum */
+    int position[2];
 };
+/* Where those rows are: `start` is the first token, `tokens` of which the sample still has (none if <= 0). */
+struct attention_place {
+    int64_t row0;
+    int start, tokens, kv_head;
+};
+template <int D>
+DT_DEVICE void attention_start(attention_state<D> &x, const attention_params &p, const attention_tile &t, int start)
+{
+    const int row = (int)threadIdx.x / 32 % 4 * 16 + ((int)threadIdx.x & 31) / 4;
+    DT_UNROLL
+    for (int h = 0; h < 2; h++) {
+        x.maximum[h] = -INFINITY;
+        x.sum[h] = 0.0f;
+        x.position[h] = t.offset + start + attention_token(p, row + 8 * h);
+    }
+    DT_UNROLL
+    for (int part = 0; part < attention_state<D>::PARTS; part++)
+        mm_clear(x.o[part]);
+}
 
-/* Scores of 64 keys from key0 on to weights, not yet divided by their sum; rows 0 (lane/4) and 1 (+ 8) are at
- * `position`. */
-template <int PARTS, int N>
-DT_DEVICE void attention_softmax(float (&s)[32], float (&o)[PARTS][N / 2], float (&maximum)[2], float (&sum)[2],
-                                 const int (&position)[2], int key0, bool masked, float scale)
+/* Scores of 64 keys from key0 on to weights, not yet divided by their sum. */
+template <int D>
+DT_DEVICE void attention_softmax(float (&s)[32], attention_state<D> &x, int key0, bool masked, float scale)
 {
     const int column = 2 * ((int)threadIdx.x & 3);
     if (masked) {
         DT_UNROLL
         for (int i = 0; i < 32; i++)
-            if (key0 + (i >> 2) * 8 + column + (i & 1) > position[i >> 1 & 1])
+            if (key0 + (i >> 2) * 8 + column + (i & 1) > x.position[i >> 1 & 1])
                 s[i] = -INFINITY;
     }
     float factor[2], shift[2];
@@ -41,43 +49,38 @@ DT_DEVICE void attention_softmax(float (&s)[32], float (&o)[PARTS][N / 2], float
             m = fmaxf(m, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
         m = fmaxf(m, shuffle_xor(m, 1));
         m = fmaxf(m, shuffle_xor(m, 2));
-        m = fmaxf(maximum[h], m * scale);
-        factor[h] = exp2_fast(maximum[h] - m);
-        maximum[h] = m;
+        m = fmaxf(x.maximum[h], m * scale);
+        factor[h] = exp2_fast(x.maximum[h] - m);
+        x.maximum[h] = m;
         shift[h] = -m;
-        sum[h] *= factor[h];
+        x.sum[h] *= factor[h];
     }
     DT_UNROLL
     for (int i = 0; i < 32; i++)
         s[i] = exp2_fast(fmaf(s[i], scale, shift[i >> 1 & 1]));
     DT_UNROLL
-    for (int part = 0; part < PARTS; part++) {
+    for (int part = 0; part < attention_state<D>::PARTS; part++) {
         DT_UNROLL
-        for (int i = 0; i < N / 2; i++)
-            o[part][i] *= factor[i >> 1 & 1];
+        for (int i = 0; i < attention_state<D>::PART / 2; i++)
+            x.o[part][i] *= factor[i >> 1 & 1];
     }
 }
 
-/* o += weights V. The sum is that of the weights as they are rounded here: o is then an exact mean of values, with
- * weights that are off by a rounding, and sum do.o fits the score gradients it is subtracted from. */
-template <int ISA, int PARTS, int N>
-DT_DEVICE void attention_times_values(float (&o)[PARTS][N / 2], float (&sum)[2], const float (&s)[32], uint32_t v)
+/* Starts o += weights V. The sum is that of the weights as they are rounded here: o is then an exact mean of values,
+ * with weights that are off by a rounding, and sum do.o fits the score gradients it is subtracted from. */
+template <int ISA, int D>
+DT_DEVICE void attention_times_values(attention_state<D> &x, const uint32_t (&a)[4][4], uint32_t v)
 {
-    uint32_t a[4][4];
-    pack_operand<64>(a, s);
+    enum { PART = attention_state<D>::PART };
     mm_begin<ISA>();
     DT_UNROLL
-    for (int part = 0; part < PARTS; part++)
-        mm_rs<ISA, N, 4, MN_MAJOR>(o[part], a, v + (uint32_t)(part * (N / 64)) * ATTENTION_PANEL, ATTENTION_PANEL,
-                                   true);
+    for (int part = 0; part < attention_state<D>::PARTS; part++)
+        mm_rs<ISA, PART, 4, MN_MAJOR>(x.o[part], a, v + (uint32_t)(part * (PART / 64)) * ATTENTION_PANEL,
+                                      ATTENTION_PANEL, true);
     mm_commit<ISA>();
     DT_UNROLL
     for (int i = 0; i < 16; i++)
-        sum[i & 1] += bf16_low(a[i >> 2][i & 3]) + bf16_high(a[i >> 2][i & 3]);
-    mm_wait<ISA, 0>();
-    DT_UNROLL
-    for (int part = 0; part < PARTS; part++)
-        mm_read<ISA>(o[part]);
+        x.sum[i & 1] += bf16_low(a[i >> 2][i & 3]) + bf16_high(a[i >> 2][i & 3]);
 }
 
 /* What rounding o to bf16 loses would be the largest error of the backward: where one key has nearly all the weight,
@@ -102,121 +105,98 @@ template <int PARTS, int N> DT_DEVICE void attention_store_rest(uint8_t *to, con
     }
 }
 
-/* What arrived by copy_async16 is there for all threads and for wgmma. */
-template <int PENDING> DT_DEVICE void attention_arrived()
+/* Writes o, lse and the rest; `tile` is scratch of the warpgroup. */
+template <int ISA, int D>
+DT_DEVICE void attention_finish(attention_state<D> &x, const attention_params &p, const attention_place &at,
+                                uint32_t tile)
 {
-    copy_wait<PENDING>();
-    fence_async_proxy();
-    block_sync();
-}
-
-template <int ISA, int D, int GROUPS> DT_DEVICE void attention_forward_tile(const attention_params &p)
-{
-    typedef attention_forward_shape<D, GROUPS> shape;
-    DT_SHARED(shared);
-    const uint32_t base = shared_address(shared), k = base + shape::K, v = base + shape::V;
-    const int thread = (int)threadIdx.x, group = uniform(thread / 128), warp = thread / 32 % 4, lane = thread & 31;
-    const int kv_head = (int)blockIdx.x % p.kv_heads, slots = (int)gridDim.x / p.kv_heads,
-              slot = slots - 1 - (int)blockIdx.x / p.kv_heads; /* the longest tiles of a sample first */
-    attention_tile t;
-    if (!attention_find(t, p, slot, GROUPS * p.tokens))
-        return;
-    const int start = t.start + group * p.tokens, tokens = t.length - start; /* of this warpgroup; may be none */
-    const uint32_t q = base + shape::Q + (uint32_t)group * shape::TILE;
-    const int last =
-        t.offset + (int)(t.start + GROUPS * p.tokens < t.length ? t.start + GROUPS * p.tokens : t.length) - 1;
-    const int tiles = last / ATTENTION_ROWS + 1;
-
-    attention_load_queries<D, 128>(q, p.q, p, (int64_t)t.row0 + start, tokens < p.tokens ? tokens : p.tokens, kv_head,
-                                   thread % 128);
-    attention_load_keys<D, shape::THREADS>(k, p.k, t.key_row0, t.keys, kv_head, thread);
-    copy_commit();
-    attention_load_keys<D, shape::THREADS>(v, p.v, t.key_row0, t.keys, kv_head, thread);
-    copy_commit();
-
-    float o[shape::PARTS][shape::PART / 2], maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
-    DT_UNROLL
-    for (int part = 0; part < shape::PARTS; part++)
-        mm_clear(o[part]);
-    const int row = 16 * warp + lane / 4;
-    const int position[2] = {t.offset + start + attention_token(p, row),
-                             t.offset + start + attention_token(p, row + 8)};
-
-    for (int n = 0; n < tiles; n++) {
-        const int key0 = n * ATTENTION_ROWS, next = key0 + ATTENTION_ROWS;
-        const uint32_t stage = (uint32_t)(n % shape::STAGES) * shape::TILE,
-                       other = (uint32_t)((n + 1) % shape::STAGES) * shape::TILE;
-        const bool works = tokens > 0 && key0 <= t.offset + start + p.tokens - 1,
-                   masked = key0 + ATTENTION_ROWS - 1 > t.offset + start;
-        float s[32];
-        if (shape::STAGES == 2) {
-            attention_arrived<0>();
-            if (n + 1 < tiles) {
-                attention_load_keys<D, shape::THREADS>(k + other, p.k, t.key_row0 + next, t.keys - next, kv_head,
-                                                       thread);
-                attention_load_keys<D, shape::THREADS>(v + other, p.v, t.key_row0 + next, t.keys - next, kv_head,
-                                                       thread);
-            }
-            copy_commit();
-        } else
-            attention_arrived<1>();
-        if (works) {
-            mm_begin<ISA>();
-            mm_ss<ISA, 64, D / 16, K_MAJOR, K_MAJOR>(s, q, ATTENTION_PANEL, k + stage, ATTENTION_PANEL, false);
-            mm_commit<ISA>();
-            mm_wait<ISA, 0>();
-            mm_read<ISA>(s);
-        }
-        if (shape::STAGES == 1) {
-            block_sync();
-            if (n + 1 < tiles)
-                attention_load_keys<D, shape::THREADS>(k, p.k, t.key_row0 + next, t.keys - next, kv_head, thread);
-            copy_commit();
-        }
-        if (works)
-            attention_softmax<shape::PARTS, shape::PART>(s, o, maximum, sum, position, key0, masked, p.scale_log2);
-        if (shape::STAGES == 1)
-            attention_arrived<1>();
-        if (works)
-            attention_times_values<ISA, shape::PARTS, shape::PART>(o, sum, s, v + stage);
-        if (shape::STAGES == 1) {
-            block_sync();
-            if (n + 1 < tiles)
-                attention_load_keys<D, shape::THREADS>(v, p.v, t.key_row0 + next, t.keys - next, kv_head, thread);
-            copy_commit();
-        }
-    }
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32 % 4, row = 16 * warp + lane / 4;
     DT_UNROLL
     for (int h = 0; h < 2; h++) {
-        sum[h] += shuffle_xor(sum[h], 1);
-        sum[h] += shuffle_xor(sum[h], 2);
+        x.sum[h] += shuffle_xor(x.sum[h], 1);
+        x.sum[h] += shuffle_xor(x.sum[h], 2);
     }
-    copy_wait<0>();
-    block_sync(); /* nobody reads the queries any more */
-    attention_stage<ISA, shape::PARTS, shape::PART>(q, o, 1.0f / sum[0], 1.0f / sum[1], warp);
-    attention_store_queries<D>(q, p.o, p, (int64_t)t.row0 + start, tokens < p.tokens ? tokens : p.tokens, kv_head, 0,
-                               warp);
+    attention_stage<ISA, attention_state<D>::PARTS, attention_state<D>::PART>(tile, x.o, 1.0f / x.sum[0],
+                                                                              1.0f / x.sum[1], warp);
+    attention_store_queries<D>(tile, p.o, p, at.row0 + at.start, at.tokens < p.tokens ? at.tokens : p.tokens,
+                               at.kv_head, 0, warp);
     if (!p.lse)
         return;
     DT_UNROLL
     for (int h = 0; h < 2; h++) {
         int token = attention_token(p, row + 8 * h), head = row + 8 * h - token * p.group;
-        if (token >= p.tokens || token >= tokens)
+        if (token >= p.tokens || token >= at.tokens)
             continue;
-        int64_t at = ((int64_t)t.row0 + start + token) * p.heads + kv_head * p.group + head;
+        int64_t to = (at.row0 + at.start + token) * p.heads + at.kv_head * p.group + head;
         if ((lane & 3) == 0)
-            p.lse[at] = maximum[h] + log2f(sum[h]);
-        attention_store_rest<shape::PARTS, shape::PART>(p.rest + at * D + (lane & 3) * (D / 4), o, h);
+            p.lse[to] = x.maximum[h] + log2f(x.sum[h]);
+        attention_store_rest<attention_state<D>::PARTS, attention_state<D>::PART>(
+            p.rest + to * D + (lane & 3) * (D / 4), x.o, h);
     }
 }
 
-template <int ISA, int D, int GROUPS>
-DT_KERNEL(GROUPS * 128, 3 - GROUPS)
-attention_forward_kernel(DT_GRID_CONSTANT attention_params p)
+/* ---- mma.sync: four warps and single buffers; two blocks a multiprocessor hide each other's latency ---- */
+enum { ATTENTION_FORWARD_THREADS = 128 };
+template <int D> struct attention_forward_shape {
+    enum { TILE = ATTENTION_ROWS * D * 2, Q = 0, K = Q + TILE, V = K + TILE, SHARED = V + TILE };
+};
+
+/* What arrived by copy_async16 is there for all threads. */
+template <int PENDING> DT_DEVICE void attention_arrived()
 {
-    if constexpr (DT_RUNS_HERE(ISA)) {
-        attention_forward_tile<ISA, D, GROUPS>(p);
-        attention_clear(p.o, p.q_cu[p.n_seq_cap], p.T_cap, p.heads, D);
+    copy_wait<PENDING>();
+    block_sync();
+}
+
+template <int D> DT_DEVICE void attention_forward_tile(const attention_params &p)
+{
+    typedef attention_forward_shape<D> shape;
+    DT_SHARED(shared);
+    const uint32_t q = shared_address(shared) + shape::Q, k = shared_address(shared) + shape::K,
+                   v = shared_address(shared) + shape::V;
+    const int thread = (int)threadIdx.x, kv_head = (int)blockIdx.x % p.kv_heads, slots = (int)gridDim.x / p.kv_heads,
+              slot = slots - 1 - (int)blockIdx.x / p.kv_heads; /* the longest tiles of a sample first */
+    attention_tile t;
+    if (!attention_find(t, p, slot, p.tokens))
+        return;
+    const int tokens = t.length - t.start < p.tokens ? t.length - t.start : p.tokens,
+              tiles = (t.offset + t.start + tokens - 1) / ATTENTION_ROWS + 1;
+    const attention_place at = {t.row0, t.start, tokens, kv_head};
+    attention_load_queries<D, ATTENTION_FORWARD_THREADS>(q, p.q, p, (int64_t)t.row0 + t.start, tokens, kv_head, thread);
+    attention_load_keys<D, ATTENTION_FORWARD_THREADS>(k, p.k, t.key_row0, t.keys, kv_head, thread);
+    copy_commit();
+    attention_load_keys<D, ATTENTION_FORWARD_THREADS>(v, p.v, t.key_row0, t.keys, kv_head, thread);
+    copy_commit();
+    attention_state<D> x;
+    attention_start(x, p, t, t.start);
+    for (int n = 0; n < tiles; n++) {
+        const int key0 = n * ATTENTION_ROWS, next = key0 + ATTENTION_ROWS;
+        float s[32];
+        uint32_t a[4][4];
+        attention_arrived<1>();
+        mm_ss<ISA_MMA, 64, D / 16, K_MAJOR, K_MAJOR>(s, q, ATTENTION_PANEL, k, ATTENTION_PANEL, false);
+        block_sync();
+        if (n + 1 < tiles)
+            attention_load_keys<D, ATTENTION_FORWARD_THREADS>(k, p.k, t.key_row0 + next, t.keys - next, kv_head,
+                                                              thread);
+        copy_commit();
+        attention_softmax(s, x, key0, next - 1 > t.offset + t.start, p.scale_log2);
+        pack_operand<64>(a, s);
+        attention_arrived<1>();
+        attention_times_values<ISA_MMA>(x, a, v);
+        block_sync();
+        if (n + 1 < tiles)
+            attention_load_keys<D, ATTENTION_FORWARD_THREADS>(v, p.v, t.key_row0 + next, t.keys - next, kv_head,
+                                                              thread);
+        copy_commit();
     }
+    copy_wait<0>();
+    attention_finish<ISA_MMA>(x, p, at, q);
+}
+
+template <int D> DT_KERNEL(ATTENTION_FORWARD_THREADS, 2) attention_forward_kernel(DT_GRID_CONSTANT attention_params p)
+{
+    attention_forward_tile<D>(p);
+    attention_clear(p.o, p.q_cu[p.n_seq_cap], p.T_cap, p.heads, D);
 }
 #endif

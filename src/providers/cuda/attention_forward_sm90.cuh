@@ -1,0 +1,162 @@
+/* Attention forward for Hopper: one or two warpgroups of 64 query rows over the same keys, bulk copies, and the scores
+ * of the next keys made while the softmax of these runs. */
+#ifndef DT_CUDA_ATTENTION_FORWARD_SM90_CUH
+#define DT_CUDA_ATTENTION_FORWARD_SM90_CUH
+#include "providers/cuda/attention_forward.cuh"
+
+/* The tensors as the copy engine sees them: tiles of queries of all heads of a key head, tiles of keys. */
+struct attention_maps {
+    tensor_map q, k, v, d_o;
+};
+
+template <int D, int GROUPS> struct attention_forward_sm90_shape {
+    enum {
+        TILE = ATTENTION_ROWS * D * 2,
+        Q = 0,
+        K = Q + GROUPS * TILE,
+        V = K + 2 * TILE,
+        BARRIERS = V + 2 * TILE, /* K (the first time Q too) and V are there, two stages each */
+        SHARED = BARRIERS + 4 * 8,
+        THREADS = GROUPS * 128
+    };
+};
+
+template <int D>
+DT_DEVICE void attention_copy_tile(uint32_t to, const tensor_map &map, int head, int64_t row, uint32_t barrier)
+{
+    DT_UNROLL
+    for (int i = 0; i < D / 64; i++)
+        copy_box(to + (uint32_t)(i * ATTENTION_PANEL), map, 64 * i, head, (int)row, barrier);
+}
+/* Rows of a query tile that no head has, when the group does not divide 64: copies leave them as they are. */
+template <int D, int THREADS> DT_DEVICE void attention_zero_tail(uint32_t tile, int rows)
+{
+    for (int i = (int)threadIdx.x; i < (ATTENTION_ROWS - rows) * (D / 8); i += THREADS)
+        store_shared16(tile_unit(tile + (uint32_t)(i % (D / 8) / 8) * ATTENTION_PANEL, rows + i / (D / 8), i % 8),
+                       make_uint4(0, 0, 0, 0));
+}
+
+/* What the steps of a block share. */
+struct attention_keys {
+    const attention_maps *maps;
+    int64_t row0;
+    int head, tiles;
+    uint32_t q, k, v, barriers;
+};
+template <int D, bool VALUES> DT_DEVICE void attention_copy_keys(const attention_keys &keys, int n, int more_bytes)
+{
+    const uint32_t stage = (uint32_t)(n & 1) * (ATTENTION_ROWS * D * 2),
+                   barrier = keys.barriers + (uint32_t)((n & 1) * 8 + (VALUES ? 16 : 0));
+    barrier_expect(barrier, ATTENTION_ROWS * D * 2 + more_bytes);
+    attention_copy_tile<D>((VALUES ? keys.v : keys.k) + stage, VALUES ? keys.maps->v : keys.maps->k, keys.head,
+                           keys.row0 + n * ATTENTION_ROWS, barrier);
+}
+template <int D> DT_DEVICE void attention_begin_scores(float (&s)[32], const attention_keys &keys, int n)
+{
+    barrier_wait(keys.barriers + (uint32_t)((n & 1) * 8), n >> 1 & 1);
+    mm_begin<ISA_WGMMA>();
+    mm_ss<ISA_WGMMA, 64, D / 16, K_MAJOR, K_MAJOR>(
+        s, keys.q, ATTENTION_PANEL, keys.k + (uint32_t)(n & 1) * (ATTENTION_ROWS * D * 2), ATTENTION_PANEL, false);
+    mm_commit<ISA_WGMMA>();
+}
+/* Tile n, whose scores s holds; leaves those of the next. */
+template <int D, bool MORE>
+DT_DEVICE void attention_forward_step(float (&s)[32], attention_state<D> &x, const attention_keys &keys, int n,
+                                      bool masked, float scale)
+{
+    float next[32];
+    uint32_t a[4][4];
+    block_sync(); /* nobody reads keys n and values n - 1 any more */
+    if (threadIdx.x == 0 && MORE) {
+        attention_copy_keys<D, true>(keys, n + 1, 0);
+        if (n + 2 < keys.tiles)
+            attention_copy_keys<D, false>(keys, n + 2, 0);
+    }
+    if (MORE)
+        attention_begin_scores<D>(next, keys, n + 1);
+    attention_softmax(s, x, n * ATTENTION_ROWS, masked, scale);
+    pack_operand<64>(a, s);
+    barrier_wait(keys.barriers + (uint32_t)((n & 1) * 8 + 16), n >> 1 & 1);
+    attention_times_values<ISA_WGMMA>(x, a, keys.v + (uint32_t)(n & 1) * (ATTENTION_ROWS * D * 2));
+    mm_wait<ISA_WGMMA, 0>();
+    DT_UNROLL
+    for (int part = 0; part < attention_state<D>::PARTS; part++)
+        mm_read<ISA_WGMMA>(x.o[part]);
+    if (MORE) {
+        mm_read<ISA_WGMMA>(next);
+        DT_UNROLL
+        for (int i = 0; i < 32; i++)
+            s[i] = next[i];
+    }
+}
+
+template <int D, int GROUPS>
+DT_DEVICE void attention_forward_sm90_block(const attention_params &p, const attention_maps &maps)
+{
+    typedef attention_forward_sm90_shape<D, GROUPS> shape;
+    DT_SHARED(shared);
+    const uint32_t base = shared_address(shared);
+    const int group = uniform((int)threadIdx.x / 128), kv_head = (int)blockIdx.x % p.kv_heads,
+              slots = (int)gridDim.x / p.kv_heads,
+              slot = slots - 1 - (int)blockIdx.x / p.kv_heads; /* the longest tiles of a sample first */
+    attention_tile t;
+    if (!attention_find(t, p, slot, GROUPS * p.tokens))
+        return;
+    const int start = t.start + group * p.tokens, end = t.start + GROUPS * p.tokens, rows = p.tokens * p.group,
+              tiles = (t.offset + (end < t.length ? end : t.length) - 1) / ATTENTION_ROWS + 1,
+              unmasked = (t.offset + t.start + 1) / ATTENTION_ROWS; /* tiles of which all queries see all keys */
+    const attention_place at = {t.row0, start, t.length - start, kv_head};
+    const attention_keys keys = {&maps,
+                                 t.key_row0,
+                                 kv_head,
+                                 tiles,
+                                 base + shape::Q + (uint32_t)group * shape::TILE,
+                                 base + shape::K,
+                                 base + shape::V,
+                                 base + shape::BARRIERS};
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 4; i++)
+            barrier_init(keys.barriers + (uint32_t)(8 * i), 1);
+        barrier_init_fence();
+    }
+    if (rows < ATTENTION_ROWS) {
+        for (int i = 0; i < GROUPS; i++)
+            attention_zero_tail<D, shape::THREADS>(base + shape::Q + (uint32_t)(i * shape::TILE), rows);
+        fence_async_proxy();
+    }
+    block_sync();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < GROUPS; i++)
+            attention_copy_tile<D>(base + shape::Q + (uint32_t)(i * shape::TILE), maps.q, kv_head * p.group,
+                                   (int64_t)t.row0 + t.start + i * p.tokens, keys.barriers);
+        attention_copy_keys<D, false>(keys, 0, GROUPS * rows * D * 2);
+        attention_copy_keys<D, true>(keys, 0, 0);
+        if (tiles > 1)
+            attention_copy_keys<D, false>(keys, 1, 0);
+    }
+    attention_state<D> x;
+    float s[32];
+    attention_start(x, p, t, start);
+    attention_begin_scores<D>(s, keys, 0);
+    mm_wait<ISA_WGMMA, 0>();
+    mm_read<ISA_WGMMA>(s);
+    int n = 0;
+    for (; n < tiles - 1 && n < unmasked; n++)
+        attention_forward_step<D, true>(s, x, keys, n, false, p.scale_log2);
+    for (; n < tiles - 1; n++)
+        attention_forward_step<D, true>(s, x, keys, n, true, p.scale_log2);
+    attention_forward_step<D, false>(s, x, keys, n, true, p.scale_log2);
+    /* all of the warpgroup have made their last scores: its queries may be written over */
+    attention_finish<ISA_WGMMA>(x, p, at, keys.q);
+}
+
+template <int D, int GROUPS>
+DT_KERNEL(GROUPS * 128, 1)
+attention_forward_sm90_kernel(DT_GRID_CONSTANT attention_params p, DT_GRID_CONSTANT attention_maps maps)
+{
+    if constexpr (DT_RUNS_HERE(ISA_WGMMA)) {
+        attention_forward_sm90_block<D, GROUPS>(p, maps);
+        attention_clear(p.o, p.q_cu[p.n_seq_cap], p.T_cap, p.heads, D);
+    }
+}
+#endif
