@@ -58,14 +58,6 @@ DT_DEVICE void attention_wait_free(uint32_t barriers, int kind, int n)
     if (n >= 2)
         attention_wait(barriers, kind, n - 2);
 }
-/* By a whole warp, after what it did before. */
-DT_DEVICE void attention_tell(uint32_t barrier)
-{
-    warp_sync();
-    if ((threadIdx.x & 31) == 0)
-        barrier_arrive(barrier);
-}
-
 /* ---- loader ---- */
 template <int D, bool KEYS>
 DT_DEVICE void attention_loader(const attention_params &p, const attention_maps &maps, const attention_walk &w,
@@ -166,10 +158,10 @@ DT_DEVICE void attention_first_group(const attention_params &p, const attention_
             attention_probabilities(s, lse, position, start, start + ATTENTION_ROWS - 1 > w.t.start, p.scale_log2);
         attention_wait_free(barriers, ATTENTION_BAR_P_FREE, n);
         attention_hand_over(base + shape::P + (uint32_t)((n & 1) * 2 * ATTENTION_PANEL), s);
-        attention_tell(attention_barrier(barriers, ATTENTION_BAR_P_FULL, n));
+        barrier_arrive(attention_barrier(barriers, ATTENTION_BAR_P_FULL, n));
         if (KEYS)
             attention_gradient_product<D>(gradient, s, u + shape::TILE);
-        attention_tell(attention_barrier(barriers, ATTENTION_BAR_FREE, n));
+        barrier_arrive(attention_barrier(barriers, ATTENTION_BAR_FREE, n));
     }
     if (KEYS) {
         group_sync(1, 128); /* the others do not read X any more either */
@@ -208,9 +200,9 @@ DT_DEVICE void attention_second_group(const attention_params &p, const attention
             attention_score_gradient(s, from, [=](int i) { return column[(i >> 2) * 8 + (i & 1)]; });
         } else
             attention_score_gradient(s, from, [=](int i) { return mean[i >> 1 & 1]; });
-        attention_tell(attention_barrier(barriers, ATTENTION_BAR_P_FREE, n));
+        barrier_arrive(attention_barrier(barriers, ATTENTION_BAR_P_FREE, n));
         attention_gradient_product<D>(gradient, s, u);
-        attention_tell(attention_barrier(barriers, ATTENTION_BAR_FREE, n));
+        barrier_arrive(attention_barrier(barriers, ATTENTION_BAR_FREE, n));
     }
     group_sync(2, 128);
     attention_stage<ISA_WGMMA, shape::PARTS, shape::PART>(base + shape::Y, gradient, p.scale, p.scale, warp);
@@ -240,9 +232,9 @@ DT_DEVICE void attention_backward_sm90_block(const attention_params &p, const at
         barrier_init(barriers + ATTENTION_BAR_STAY, 1);
         for (int i = 0; i < 2; i++) {
             barrier_init(attention_barrier(barriers, ATTENTION_BAR_FULL, i), KEYS ? 33 : 1);
-            barrier_init(attention_barrier(barriers, ATTENTION_BAR_FREE, i), 8);
-            barrier_init(attention_barrier(barriers, ATTENTION_BAR_P_FULL, i), 4);
-            barrier_init(attention_barrier(barriers, ATTENTION_BAR_P_FREE, i), 4);
+            barrier_init(attention_barrier(barriers, ATTENTION_BAR_FREE, i), 256);
+            barrier_init(attention_barrier(barriers, ATTENTION_BAR_P_FULL, i), 128);
+            barrier_init(attention_barrier(barriers, ATTENTION_BAR_P_FREE, i), 128);
         }
         barrier_init_fence();
     }
