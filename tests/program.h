@@ -51,8 +51,9 @@ static inline char *on_device(const char *arguments)
     const char *given = strstr(arguments, "--device cuda") ? NULL : getenv("DT_TEST_DEVICE");
     const char *device = given ? given : strstr(arguments, "--device ") ? "" : "--device cpu";
     bool trains = strncmp(arguments, "sft ", 4) == 0, answers = strncmp(arguments, "infer ", 6) == 0;
-    char *all = dtp_format("%s %s %s", arguments, trains || answers ? device : "",
-                           given && trains && !strstr(arguments, "--torch_dtype") ? "--torch_dtype float32" : "");
+    char *all = dtp_format("%s %s %s %s", arguments, trains || answers ? device : "",
+                           given && trains && !strstr(arguments, "--torch_dtype") ? "--torch_dtype float32" : "",
+                           given && trains && !strstr(arguments, "--self_test") ? "--self_test false" : "");
     assert_non_null(all);
     return all;
 }

@@ -361,6 +361,26 @@ static void too_little_memory(void **state)
     free(arguments);
 }
 
+/* P-26: the self-test runs on the device in use, before anything is written, and names what is broken. */
+static void self_test(void **state)
+{
+    (void)state;
+    char *arguments = arguments_for("tested", "--max_steps 1 --self_test true");
+    program_succeeds(arguments);
+    char *text = program_output();
+    assert_non_null(strstr(text, "operators agree with the CPU"));
+    free(text);
+    free(arguments);
+    if (!getenv("DT_TEST_DEVICE"))
+        return;
+    arguments = arguments_for("wrong", "--max_steps 1 --self_test true");
+    program_fails("DT_QUEUED_BROKEN=swiglu", arguments, 1, "self-test: swiglu of provider queued is wrong on cuda:0");
+    char *folder = dtp_format("%s/wrong", program_folder);
+    assert_false(dtp_is_folder(folder));
+    free(folder);
+    free(arguments);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -373,6 +393,7 @@ int main(void)
         cmocka_unit_test(the_second_signal_leaves_at_once),
         cmocka_unit_test(not_finite),
         cmocka_unit_test(too_little_memory),
+        cmocka_unit_test(self_test),
     };
     return cmocka_run_group_tests(tests, program_setup, program_teardown);
 }

@@ -1,6 +1,7 @@
 /* deltune sft: supervised fine-tuning. */
 #include "cli/cli.h"
 #include "cli/device.h"
+#include "cli/self_test.h"
 #include "cli/sft_args.h"
 #include "core/log.h"
 #include "train/available_memory.h"
@@ -47,6 +48,15 @@ static dt_status memory_limit(uint64_t *out, const dt_args *args, dt_exec *exec,
     return DT_OK;
 }
 
+static dt_status self_test(const dt_args *args, const dt_train_config *config, const dt_exec *exec, dt_err *err)
+{
+    const bool device = exec->device != DT_DEVICE_CPU;
+    const json_t *given = json_object_get(dtp_args_values(args), "self_test");
+    if (json_is_boolean(given) ? !json_is_true(given) : !device)
+        return DT_OK;
+    return dtp_self_test(exec, device && !config->float32 ? DT_BF16 : DT_F32, err);
+}
+
 static dt_status train(const dt_train_config *config, dt_exec *exec, uint64_t limit, dt_err *err)
 {
     dt_run run;
@@ -75,6 +85,8 @@ static int run_sft(const dt_args *args, dt_err *err)
         st = dtp_print_operators(stdout, ctx, exec->device, err);
         fflush(stdout);
     }
+    if (st == DT_OK)
+        st = self_test(args, &config, exec, err);
     if (st == DT_OK)
         st = memory_limit(&limit, args, exec, err);
     if (st == DT_OK)

@@ -136,6 +136,8 @@ static const dt_arg_spec own_specs[] = {
      "A NaN or infinity in loss or gradients stops the run, or skips the update and is counted."},
     {"cuda_graph", DT_ARG_BOOL, "true", NULL,
      "Record the calls of a training step on a GPU once and replay them; false queues each call, with the same bits."},
+    {"self_test", DT_ARG_BOOL, NULL, NULL,
+     "First compare one call of every operator with the CPU on the very device. Default: true, on a CPU false."},
     {"memory_limit", DT_ARG_STRING, NULL, NULL,
      "Memory the run may use, such as 12GiB. Default: what is free on the device, or on a CPU what "
      "machine, cgroup and ulimit leave."},

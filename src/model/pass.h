@@ -54,9 +54,9 @@ typedef struct dt_memory {
     int64_t rows, n_seq;
     int64_t recomputed; /* layers below this share one dt_layer_memory and run again in backward */
     bool train;
-    bool save_less;    /* the delta rule's states between chunks are computed again: where every layer keeps its own */
-    int64_t extension; /* columns behind each row of x, mid, dx, dmid: scratch of linear maps */
-    void **h;          /* [layers + 1] residual stream before each layer and at the end; one buffer unless train */
+    bool save_less;         /* the delta rule computes states between chunks again */
+    int64_t extension;      /* columns behind each row of x, mid, dx, dmid: scratch of linear maps */
+    void **h;               /* [layers + 1] residual stream before each layer and at the end; one buffer unless train */
     dt_layer_memory *layer; /* [layers] */
     dt_saved embedding, final_norm;
     void *x;   /* [hidden] normed input of a sub-block */

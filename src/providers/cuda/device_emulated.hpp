@@ -8,6 +8,7 @@
 #ifndef DT_CUDA_DEVICE_EMULATED_HPP
 #define DT_CUDA_DEVICE_EMULATED_HPP
 #include <deque>
+#include <mutex>
 #include <sys/mman.h>
 
 #include "providers/cuda/device.cuh"
@@ -15,49 +16,55 @@
 namespace emu
 {
 typedef std::vector<std::function<void()>> recording;
-struct block {
-    size_t bytes; /* whole pages */
-    bool device;
-};
 struct stream {
     std::deque<std::function<void()>> queue;
-    uint64_t queued, done;         /* pieces of work ever */
-    recording *record;             /* being recorded */
-    std::map<char *, block> known; /* of device and page-locked memory, by their start */
+    uint64_t queued, done; /* pieces of work ever */
+    recording *record;     /* being recorded */
 };
 static inline stream *stream_of(const dt_exec *exec)
 {
     return (stream *)exec->stream;
 }
-static inline void protect(const stream *s, bool open)
+
+/* The one device of the process: its memory, and page-locked memory of the host. Work of one stream runs at a time. */
+struct block {
+    size_t bytes; /* whole pages */
+    bool on_device;
+};
+static std::recursive_mutex turn;
+static std::map<char *, block> known; /* by their start */
+
+static inline void protect(bool open)
 {
-    for (const auto &entry : s->known)
-        if (entry.second.device)
+    for (const auto &entry : known)
+        if (entry.second.on_device)
             mprotect(entry.first, entry.second.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 static inline void run_until(stream *s, uint64_t end)
 {
+    std::lock_guard<std::recursive_mutex> lock(turn);
     if (s->done >= end)
         return;
-    protect(s, true);
+    protect(true);
     while (s->done < end) {
         std::function<void()> work = std::move(s->queue.front());
         s->queue.pop_front();
         work();
         s->done++;
     }
-    protect(s, false);
+    protect(false);
 }
-static inline bool is_known(const stream *s, const void *memory)
+static inline bool is_known(const void *memory)
 {
-    auto after = s->known.upper_bound((char *)(uintptr_t)memory);
-    if (after == s->known.begin())
+    auto after = known.upper_bound((char *)(uintptr_t)memory);
+    if (after == known.begin())
         return false;
     --after;
     return (const char *)memory < after->first + after->second.bytes;
 }
-static inline dt_status allocate(const dt_exec *exec, void **out, size_t bytes, bool on_device, dt_err *err)
+static inline dt_status allocate(void **out, size_t bytes, bool on_device, dt_err *err)
 {
+    std::lock_guard<std::recursive_mutex> lock(turn);
     size_t pages = dtp_round_up(bytes + 1, 4096);
     void *memory = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -65,16 +72,16 @@ static inline dt_status allocate(const dt_exec *exec, void **out, size_t bytes, 
     memset(memory, 0xff, bytes); /* NaN */
     if (on_device)
         mprotect(memory, pages, PROT_NONE);
-    stream_of(exec)->known[(char *)memory] = {pages, on_device};
+    known[(char *)memory] = {pages, on_device};
     *out = memory;
     return DT_OK;
 }
 static inline void release(const dt_exec *exec, void *memory)
 {
-    stream *s = stream_of(exec);
-    run_until(s, s->queued); /* as cudaFree does */
-    munmap(memory, s->known[(char *)memory].bytes);
-    s->known.erase((char *)memory);
+    std::lock_guard<std::recursive_mutex> lock(turn);
+    run_until(stream_of(exec), stream_of(exec)->queued); /* as cudaFree does */
+    munmap(memory, known[(char *)memory].bytes);
+    known.erase((char *)memory);
 }
 } /* namespace emu */
 
@@ -104,7 +111,8 @@ static void device_close(dt_exec *exec)
 }
 static dt_status device_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
 {
-    return emu::allocate(exec, out, bytes, true, err);
+    (void)exec;
+    return emu::allocate(out, bytes, true, err);
 }
 static void device_release(dt_exec *exec, void *memory)
 {
@@ -118,17 +126,18 @@ static dt_status device_zero(dt_exec *exec, void *memory, size_t bytes, dt_err *
 }
 static dt_status device_copy(dt_exec *exec, void *to, const void *from, size_t bytes, dt_err *err)
 {
+    std::lock_guard<std::recursive_mutex> lock(emu::turn);
     emu::stream *s = emu::stream_of(exec);
-    bool queued = emu::is_known(s, to) && emu::is_known(s, from);
+    bool queued = emu::is_known(to) && emu::is_known(from);
     if (queued) {
         dtp_cuda_emulate(exec, [=]() { memmove(to, from, bytes); });
     } else if (s->record) {
         return dt_fail(err, DT_E_ARG, "emulated CUDA: a copy that touches ordinary host memory is recorded");
     } else if (bytes) {
         emu::run_until(s, s->queued);
-        emu::protect(s, true);
+        emu::protect(true);
         memmove(to, from, bytes);
-        emu::protect(s, false);
+        emu::protect(false);
     }
     return DT_OK;
 }
@@ -141,7 +150,8 @@ static dt_status device_synchronize(dt_exec *exec, dt_err *err)
 
 static dt_status device_host_alloc(dt_exec *exec, void **out, size_t bytes, dt_err *err)
 {
-    return emu::allocate(exec, out, bytes, false, err);
+    (void)exec;
+    return emu::allocate(out, bytes, false, err);
 }
 static void device_host_release(dt_exec *exec, void *memory)
 {
