@@ -113,6 +113,22 @@ static void refusals(void **state)
     char *arguments = dtp_format("%s --output_dir %s/refuse2 --resume_from_checkpoint latest", common, program_folder);
     program_fails("", arguments, 1, "no checkpoint-N");
     free(arguments);
+    /* other contents in as many rows, and the way past it */
+    char *other =
+        dtp_format("sed '3s/\"input_ids\": \\[[0-9]*/\"input_ids\": [5/' %s/tiny_dense/tokens.jsonl >%s/other.jsonl",
+                   DT_TEST_DATA, program_folder);
+    assert_int_equal(system(other), 0);
+    free(other);
+    arguments = dtp_format("%s --output_dir %s/refuse2 --padding_free true --dataset %s/other.jsonl "
+                           "--resume_from_checkpoint %s/checkpoint-4",
+                           common, program_folder, program_folder, first);
+    program_fails("", arguments, 2, "was made with other samples");
+    free(arguments);
+    arguments = dtp_format("%s --output_dir %s/refuse3 --padding_free true --dataset %s/other.jsonl "
+                           "--resume_from_checkpoint %s/checkpoint-4 --ignore_data_skip true --max_steps 5",
+                           common, program_folder, program_folder, first);
+    program_succeeds(arguments);
+    free(arguments);
     /* a damaged state is refused, and named */
     char *damaged = dtp_format("%s/checkpoint-4/training_state.safetensors", first);
     assert_int_equal(truncate(damaged, 1000), 0);

@@ -270,6 +270,63 @@ static void signals(void **state)
     stops_on_a_signal(SIGTERM, "terminated");
 }
 
+/* Entries of the test's folder whose names begin so. */
+static int entries_like(const char *prefix)
+{
+    int n = 0;
+    DIR *dir = opendir(program_folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(dir);
+    return n;
+}
+
+/* A model of some 500 MB, stopped while it is written: nothing of it is left. */
+static void init_takes_back_what_it_wrote(void **state)
+{
+    (void)state;
+    char *command =
+        dtp_format("sed 's/\"num_hidden_layers\": [0-9]*/\"num_hidden_layers\": 4/; s/\"vocab_size\": [0-9]*/"
+                   "\"vocab_size\": 2000000/' %s/tiny_dense/model/config.json >%s/big.json",
+                   DT_TEST_DATA, program_folder);
+    assert_int_equal(system(command), 0);
+    free(command);
+    char *arguments = dtp_format("init --config %s/big.json --output_dir %s/big", program_folder, program_folder);
+    pid_t pid = start(arguments);
+    for (int i = 0; i < 5000 && !entries_like("big.part-"); i++)
+        pause_ms(1);
+    assert_int_equal(entries_like("big.part-"), 1);
+    kill(pid, SIGINT);
+    assert_int_equal(wait_for(pid), 128 + SIGINT);
+    char *text = program_output();
+    assert_non_null(strstr(text, "stopped; nothing of it is left"));
+    assert_int_equal(entries_like("big."), 1); /* big.json */
+    assert_int_equal(entries_like("big"), 1);
+    free(text);
+    free(arguments);
+}
+
+/* `sft | head -1`: the run ends well, and its log is whole. */
+static void a_reader_that_leaves_ends_nothing(void **state)
+{
+    (void)state;
+    char *arguments = arguments_for("piped", "--add_version false --max_steps 6 --save_strategy no"),
+         *all = on_device(arguments);
+    char *command = dtp_format("bash -c '%s %s 2>%s/output | head -1 >/dev/null; exit ${PIPESTATUS[0]}'", DT_PROGRAM,
+                               all, program_folder);
+    int status = system(command);
+    char *text = program_output();
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fail_msg("status %d: %s", status, text);
+    assert_non_null(strstr(text, "nobody reads standard output any more; the run goes on"));
+    assert_int_equal(log_lines("piped"), 6 + 2);
+    free(text);
+    free(command);
+    free(all);
+    free(arguments);
+}
+
 static void the_second_signal_leaves_at_once(void **state)
 {
     (void)state;
@@ -390,6 +447,8 @@ int main(void)
         cmocka_unit_test(one_run_in_a_folder),
         cmocka_unit_test(closed_streams),
         cmocka_unit_test(signals),
+        cmocka_unit_test(init_takes_back_what_it_wrote),
+        cmocka_unit_test(a_reader_that_leaves_ends_nothing),
         cmocka_unit_test(the_second_signal_leaves_at_once),
         cmocka_unit_test(not_finite),
         cmocka_unit_test(too_little_memory),

@@ -403,6 +403,7 @@ static void usage(void **state)
     static const struct {
         const char *more, *part;
     } wrong[] = {
+        {"--use_dora true", "--use_dora true: not implemented here"},
         {"--threads -1", "--threads: -1 is outside 0..4096"},
         {"--threads 99999", "--threads: 99999 is outside 0..4096"},
         {"--num_train_epochs 1e300", "--num_train_epochs: 1e+300 of 60 steps"},

@@ -74,10 +74,14 @@ static int run_sft(const dt_args *args, dt_err *err)
     dt_train_config config = {0};
     uint64_t limit = 0;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit becomes an error with a path */
+    signal(SIGPIPE, SIG_IGN); /* a reader that leaves does not end the run: train/logger.c */
     json_t *values = json_deep_copy(dtp_args_values(args));
     dt_status st = values ? check_one_rank(err) : dt_fail(err, DT_E_NOMEM, "arguments: out of memory");
     if (st == DT_OK)
         st = dtp_config_resolve(&config, values, dtp_args_given_names(args), 1, err);
+    if (st ==
+        DT_E_UNSUPPORTED) /* a value that the reference trainer takes and deltune does not: wrong usage all the same */
+        st = DT_E_ARG;
     if (st == DT_OK)
         st = dtp_open_device(&ctx, &exec, args, err);
     if (st == DT_OK) {

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 void dtp_dataset_options_default(dt_dataset_options *options)
 {
     *options = (dt_dataset_options){.data_seed = 42, .shuffle = true, .max_length = 262144};
@@ -395,5 +398,31 @@ dt_status dtp_dataset_read(const dt_dataset *d, size_t index, int32_t *ids, int3
         dtp_sample_unpack(sample, words, ids, labels, weights);
     if (words != on_stack)
         free(words);
+    return status;
+}
+
+dt_status dtp_dataset_digest(const dt_dataset *d, uint64_t *out, dt_err *err)
+{
+    XXH3_state_t hash;
+    uint32_t *words = NULL;
+    size_t capacity = 0;
+    dt_status status = DT_OK;
+    XXH3_64bits_reset(&hash);
+    for (size_t i = 0; i < d->n && status == DT_OK; i++) {
+        const dt_sample *sample = sample_at(d, i);
+        size_t n = dtp_sample_words(sample);
+        if (!dtp_grow((void **)&words, &capacity, n, sizeof *words)) {
+            status = no_memory(err);
+            break;
+        }
+        status = dtp_token_store_read(d->shared->table.store, dtp_table_place(&d->shared->table, d->sample[i]), words,
+                                      n, err);
+        const uint32_t shape[] = {sample->length, sample->flags};
+        XXH3_64bits_update(&hash, shape, sizeof shape);
+        XXH3_64bits_update(&hash, words, n * sizeof *words);
+    }
+    free(words);
+    if (status == DT_OK)
+        *out = XXH3_64bits_digest(&hash);
     return status;
 }

@@ -88,6 +88,9 @@ void dtp_dataset_origin(const dt_dataset *dataset, size_t index, const char **fi
 dt_status dtp_dataset_read(const dt_dataset *dataset, size_t index, int32_t *ids, int32_t *labels, float *weights,
                            dt_err *err);
 
+/* A hash of all samples in their order: tokens, labels, weights. Reads the whole data set. */
+dt_status dtp_dataset_digest(const dt_dataset *dataset, uint64_t *out, dt_err *err);
+
 /* Writes the rows of a data set in its order as {"messages": [...]} (or input_ids) lines: val_dataset.jsonl. Atomic. */
 dt_status dtp_dataset_write_rows(const dt_dataset *dataset, const char *path, dt_err *err);
 

@@ -110,6 +110,8 @@ static dt_status emit(void *user, size_t index, dt_st_sink *sink, dt_err *err)
         g->done += (uint64_t)n * element;
         if (g->options->progress)
             g->options->progress(g->options->user, g->done, g->total);
+        if (status == DT_OK && g->options->stop && g->options->stop())
+            status = dt_fail(err, DT_E_CANCELLED, "%s: stopped; nothing of it is left", g->options->folder);
     }
     return status;
 }

@@ -232,7 +232,11 @@ static void print_line(dt_logger *logger, const json_t *values)
     dtp_python_write(&line, values, DT_PYTHON_REPR);
     dtp_progress_clear(&logger->bar);
     printf("%s\n", line.data ? line.data : "");
-    fflush(stdout);
+    if (fflush(stdout) != 0 && errno == EPIPE) { /* `| head`: what it wanted it has, and the run is worth more */
+        dt_warning("nobody reads standard output any more; the run goes on, %s has its lines", logger->path);
+        if (!freopen("/dev/null", "w", stdout))
+            dt_warning("/dev/null: %s", strerror(errno));
+    }
     dtp_buf_free(&line);
 }
 

@@ -228,11 +228,16 @@ static dt_status count_steps(dt_run *run, dt_err *err)
         return dt_fail(err, DT_E_ARG, "--num_train_epochs: %g of %lld steps are more than %d steps", c->epochs,
                        (long long)run->counts.steps, INT32_MAX);
     run->max_steps = (int64_t)steps;
+    uint64_t digest = 0;
+    dt_status st = dtp_dataset_digest(run->train_set, &digest, err);
+    if (st != DT_OK)
+        return st;
     run->state = (dt_train_state){.seed = (int64_t)c->seed,
                                   .items = run->counts.n_items,
                                   .batches = run->counts.batches,
                                   .accumulation = c->accumulation,
-                                  .data_seed = c->data_seed};
+                                  .data_seed = c->data_seed,
+                                  .data_digest = (int64_t)digest};
     run->results = dtp_calloc((size_t)c->accumulation, sizeof *run->results);
     if (!run->results)
         return dt_fail(err, DT_E_NOMEM, "%lld accumulation steps: out of memory", (long long)c->accumulation);

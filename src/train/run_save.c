@@ -131,6 +131,12 @@ static dt_status same_data(const dt_run *run, const dt_train_state *s, const cha
                            "%s: was made with %lld %s, this run has %lld; resume with the same data and batch "
                            "settings, or give --ignore_data_skip true",
                            checkpoint, (long long)sizes[i].then, sizes[i].what, (long long)sizes[i].now);
+    if (s->data_digest && s->data_digest != run->state.data_digest)
+        return dt_fail(
+            err, DT_E_ARG,
+            "%s: was made with other samples, as many as now (other contents, another order, another template); "
+            "resume with the same data, or give --ignore_data_skip true",
+            checkpoint);
     return DT_OK;
 }
 
@@ -172,6 +178,8 @@ dt_status dtp_run_resume(dt_run *run, const char *checkpoint, dt_err *err)
     } else {
         st = same_data(run, &state, checkpoint, err);
     }
+    if (st == DT_OK) /* a checkpoint that had none gets one */
+        state.data_digest = run->state.data_digest;
     if (st == DT_OK && state.step >= run->max_steps)
         st = dt_fail(err, DT_E_ARG, "%s: is at step %lld of %lld already; raise --max_steps or --num_train_epochs",
                      checkpoint, (long long)state.step, (long long)run->max_steps);

@@ -23,7 +23,8 @@
     X(I, items)        /* packs or samples of an epoch: */                                                             \
     X(I, batches)      /* the position means something only for the same data, */                                      \
     X(I, accumulation) /* batches and accumulation, */                                                                 \
-    X(I, data_seed)    /* in the same order */                                                                         \
+    X(I, data_seed)    /* in the same order; */                                                                        \
+    X(I, data_digest)  /* a hash of all samples in that order, 0 = not known (older checkpoints) */                    \
     X(I, last_logged)  /* step of the last log line, and sums since then: */                                           \
     X(D, loss_sum)                                                                                                     \
     X(I, loss_steps)                                                                                                   \
