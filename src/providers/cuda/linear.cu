@@ -20,6 +20,7 @@ struct linear_call {
     bool convert;      /* some weight is not of that dtype */
     bool fast;         /* x and A suit the mma kernels */
     int64_t extension; /* columns behind x and the weights that hold U and B; 0: they lie in the workspace */
+    int64_t splits;    /* parts of U, side by side */
     int64_t first[DT_LINEAR_MAX_PARTS + 1]; /* rows of all parts before part j */
     void *gemm, *b, *weight;                /* b: packed B; weight: parts one after another, row pitch `in` */
     linear_rows u, du;
@@ -85,6 +86,13 @@ static bool linear_has_room(const linear_call *c)
         room = room && linear_extends(&a->part[j].weight, a->extension);
     return room;
 }
+/* Parts of U where there is room behind x: as many as fit, as far as each still gives every warp a step. */
+static int64_t linear_splits(const linear_call *c)
+{
+    int64_t fit = c->R ? dtp_min(c->args->extension, 64) / c->R_padded : 0,
+            useful = dtp_blocks(c->in, LINEAR_INNER_WARPS * 32);
+    return c->T_cap <= LINEAR_SHORT && fit > 1 ? dtp_min(fit, useful) : 1;
+}
 /* Looks at shapes only when `workspace` is NULL. */
 static linear_call linear_plan(const dt_linear_args *a, void *workspace)
 {
@@ -102,11 +110,14 @@ static linear_call linear_plan(const dt_linear_args *a, void *workspace)
     }
     c.R = adapted && a->lora_a.rank == 2 ? a->lora_a.shape[0] : 0;
     c.R_padded = (int64_t)dtp_round_up((size_t)c.R, 8);
+    c.splits = 1;
     linear_place(&c, (char *)workspace);
     if (!workspace || !c.R)
         return c;
     c.fast = linear_units(&a->x) && ((uintptr_t)a->lora_a.data & 15) == 0 && a->lora_a.stride[0] % 4 == 0;
     c.extension = linear_has_room(&c) ? a->extension : 0;
+    c.splits = c.extension ? linear_splits(&c) : 1;
+    c.u.pitch = c.R_padded * c.splits;
     return c;
 }
 
@@ -118,7 +129,7 @@ static size_t linear_kept_bytes(const linear_call *c)
 }
 static size_t linear_saved_u_bytes(const linear_call *c)
 {
-    return dtp_round_up((size_t)(c->T_cap * c->R_padded) * c->element, 64);
+    return dtp_round_up((size_t)(c->T_cap * c->R_padded * linear_splits(c)) * c->element, 64);
 }
 static void linear_use_saved(linear_call *c, void *saved)
 {
@@ -240,6 +251,7 @@ static linear_pack_params linear_pack_params_of(const linear_call *c)
     }
     p.parts = c->args->n_parts;
     p.width = (int32_t)(c->extension ? c->extension : c->R_padded);
+    p.period = (int32_t)c->R_padded, p.copies = (int32_t)c->splits;
     return p;
 }
 static int64_t linear_pack_units(const linear_pack_params *p)
@@ -263,7 +275,7 @@ static dt_status linear_zero_behind(const linear_call *c, const dt_tensor *t)
 template <int GROUPS> static dt_status linear_launch_inner(const linear_call *c, const linear_inner_params &p)
 {
     linear_pack_params pack = linear_pack_params_of(c);
-    int64_t blocks = dtp_blocks(p.T, 16) * dtp_blocks(p.R_padded, 8 * GROUPS);
+    int64_t blocks = dtp_blocks(p.T, 16) * p.splits * dtp_blocks(p.R_padded, 8 * GROUPS);
     int bytes = LINEAR_INNER_WARPS * 16 * 8 * GROUPS * (int)sizeof(float);
     return DT_LAUNCH(c->err, c->exec, blocks + dtp_blocks(linear_pack_units(&pack), LINEAR_INNER_THREADS),
                      LINEAR_INNER_THREADS, bytes, linear_inner_kernel<GROUPS>, p, pack, blocks);
@@ -284,7 +296,7 @@ static dt_status linear_inner(linear_call *c, void *saved)
     p.a = (const float *)a->data;
     p.a_pitch = a->stride[0];
     p.T = c->T;
-    p.R = (int32_t)c->R, p.R_padded = (int32_t)c->R_padded;
+    p.R = (int32_t)c->R, p.R_padded = (int32_t)c->R_padded, p.splits = (int32_t)c->splits;
     p.scale = linear_scale(c->args);
     p.mask = linear_mask_of(c);
     if (!c->fast) {
@@ -445,6 +457,7 @@ static int64_t linear_gradient_params_of(linear_gradient_params *p, const linear
         g->low = c->du, g->low_width = c->R_padded;
         g->out = (float *)a->dlora_a.data, g->column_stride = 1, g->rank_stride = a->dlora_a.stride[0];
         g->rank = (int32_t)c->R;
+        g->copies = 1;
         g->scale = linear_scale(a);
         g->masked = true;
     }
@@ -454,7 +467,8 @@ static int64_t linear_gradient_params_of(linear_gradient_params *p, const linear
             continue;
         linear_gradient *g = &p->part[p->parts++];
         g->rows = linear_rows_of(&part->dy), g->width = part->dy.shape[1];
-        g->low = c->u, g->low_width = c->R_padded;
+        g->low = c->u, g->low_width = c->R_padded * c->splits;
+        g->period = (int32_t)c->R_padded, g->copies = (int32_t)c->splits;
         g->out = (float *)part->dlora_b.data, g->column_stride = part->dlora_b.stride[0], g->rank_stride = 1;
         g->first = (int32_t)part->lora_row, g->rank = (int32_t)part->lora_b.shape[1];
         g->scale = 1.0f;
@@ -465,7 +479,18 @@ static int64_t linear_gradient_params_of(linear_gradient_params *p, const linear
     }
     return items;
 }
-/* dA, dB and the adapters' part of dx: one launch where rows suit the mma kernels. */
+/* One launch in short packs; two in long ones, where registers decide how much is on its way. */
+template <int STEPS>
+static dt_status linear_launch_gradients(const linear_call *c, const linear_gradient_params &g, int64_t items,
+                                         const linear_input_params &p, int64_t blocks)
+{
+    if (c->T_cap <= LINEAR_SHORT)
+        return DT_LAUNCH(c->err, c->exec, items + blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES,
+                         linear_backward_kernel<STEPS>, g, p, items);
+    dt_status st = DT_LAUNCH(c->err, c->exec, items, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_columns_kernel, g);
+    return st != DT_OK ? st : DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, 0, linear_input_kernel<STEPS>, p);
+}
+/* dA, dB and the adapters' part of dx. */
 static dt_status linear_adapter_gradients(const linear_call *c)
 {
     const dt_tensor *dx = &c->args->dx;
@@ -474,23 +499,17 @@ static dt_status linear_adapter_gradients(const linear_call *c)
         fast = fast && (!linear_adapted(&c->args->part[j]) || linear_units(&c->args->part[j].dy));
     linear_gradient_params g;
     linear_input_params p = linear_input_params_of(c);
-    int64_t items = linear_gradient_params_of(&g, c, fast), blocks = items;
+    int64_t items = linear_gradient_params_of(&g, c, fast), blocks;
     if (!fast) {
         dt_status st = DT_LAUNCH(c->err, c->exec, items, LINEAR_THREADS, 0, linear_plain_gradient_kernel, g);
         return st != DT_OK || !input ? st
                                      : DT_LAUNCH(c->err, c->exec, dtp_blocks(c->T * c->in, LINEAR_THREADS),
                                                  LINEAR_THREADS, 0, linear_plain_input_kernel, p);
     }
-    if (input)
-        blocks += dtp_blocks(c->in, 32 * LINEAR_WARPS) * dtp_blocks(c->T, p.row_step);
-    if (c->R <= 16)
-        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_backward_kernel<1>, g, p,
-                         items);
-    if (c->R <= 32)
-        return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_backward_kernel<2>, g, p,
-                         items);
-    return DT_LAUNCH(c->err, c->exec, blocks, LINEAR_THREADS, LINEAR_COLUMNS_BYTES, linear_backward_kernel<4>, g, p,
-                     items);
+    blocks = input ? dtp_blocks(c->in, 32 * LINEAR_WARPS) * dtp_blocks(c->T, p.row_step) : 0;
+    return c->R <= 16   ? linear_launch_gradients<1>(c, g, items, p, blocks)
+           : c->R <= 32 ? linear_launch_gradients<2>(c, g, items, p, blocks)
+                        : linear_launch_gradients<4>(c, g, items, p, blocks);
 }
 static dt_status linear_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
 {

@@ -21,7 +21,7 @@ enum {
     LINEAR_INNER_THREADS = 512,
     LINEAR_INNER_WARPS = 16,
     LINEAR_TILE = 64,  /* rows and columns of a tile of linear_columns_kernel */
-    LINEAR_STAGES = 4, /* tiles in flight there */
+    LINEAR_STAGES = 6, /* tiles in flight there */
     LINEAR_PARTS = 4,
     LINEAR_SHORT = 1024 /* rows of a pack that is bound by launches and latency */
 };
@@ -80,13 +80,14 @@ DT_DEVICE uint4 linear_masked(const uint4 &x, uint32_t bits)
 /* ---------------------------------------------------------------- packed B */
 
 /* B_1 .. B_k, f32, as one block-diagonal matrix [out, width] in the dtype of activations: part j's rows hold its B in
- * columns row_j .. and zeros elsewhere. Its rows lie behind those of the weights, or in the workspace. */
+ * columns row_j .. and zeros elsewhere; as often as U comes in parts. Its rows lie behind those of the weights, or in
+ * the workspace. */
 struct linear_pack_params {
     const float *b[LINEAR_PARTS]; /* NULL: no adapter */
     linear_rows out[LINEAR_PARTS];
     int64_t pitch[LINEAR_PARTS], end[LINEAR_PARTS]; /* of b; rows of this and all parts before */
     int32_t row[LINEAR_PARTS], rank[LINEAR_PARTS];
-    int32_t parts, width; /* a multiple of 8 */
+    int32_t parts, width, period, copies; /* copies start `period` columns apart; both multiples of 8 */
 };
 /* The k-th unit of eight elements of a row. */
 DT_DEVICE void linear_pack_unit(const linear_pack_params &p, int64_t k)
@@ -101,8 +102,9 @@ DT_DEVICE void linear_pack_unit(const linear_pack_params &p, int64_t k)
         float x[8];
         DT_UNROLL
         for (int i = 0; i < 8; i++) {
-            int r = r0 + i - p.row[j];
-            x[i] = p.b[j] && r >= 0 && r < p.rank[j] ? p.b[j][(o - before) * p.pitch[j] + r] : 0.0f;
+            int r = (r0 + i) % p.period - p.row[j];
+            x[i] = p.b[j] && r0 < p.period * p.copies && r >= 0 && r < p.rank[j] ? p.b[j][(o - before) * p.pitch[j] + r]
+                                                                                 : 0.0f;
         }
         int64_t at = (o - before) * p.out[j].pitch + r0;
         if (p.out[j].is_float) {
@@ -120,13 +122,15 @@ DT_KERNEL(LINEAR_THREADS, 1) linear_pack_kernel(const linear_pack_params p)
 
 /* ---------------------------------------------------------------- U = scale (keep x) A^T */
 
+/* In short packs the width is divided over blocks, too. Their sums are not added: parts of U side by side, each against
+ * a copy of B, are added by the product that takes them. */
 struct linear_inner_params {
     linear_rows x, u;   /* u: columns R .. R_padded - 1 are written 0; data NULL: not wanted */
     linear_rows behind; /* U once more, behind the rows of x, with zeros up to `extension`; data NULL: not wanted */
     int32_t extension;
     const float *a; /* [R, width], f32, row pitch a_pitch */
     int64_t a_pitch, T;
-    int32_t R, R_padded;
+    int32_t R, R_padded, splits; /* part k of U: columns k * R_padded .. */
     float scale;
     linear_mask mask;
 };
@@ -140,7 +144,7 @@ template <int GROUPS> struct linear_step {
 struct linear_inner_place {
     const uint16_t *x;  /* row t; the other row lies eight rows below */
     const float *a;     /* row `row`; the groups' rows lie eight rows apart */
-    int left, row;      /* columns of the width from here on */
+    int left, row;      /* columns from here to the end of the part */
     bool first, second; /* rows t and t + 8 exist */
 };
 template <int GROUPS>
@@ -176,8 +180,9 @@ DT_DEVICE void linear_multiply_step(float (&sum)[GROUPS][4], const uint4 (&x)[2]
         mma_bf16(sum[g], second, b[g][2], b[g][3]);
     }
 }
-/* Adds the warps' sums in their order and writes U. all: [warp][16 rows][column] */
-DT_DEVICE void linear_write_inner(const linear_inner_params &p, const float *all, int columns, int64_t t0, int column0)
+/* Adds the warps' sums in their order and writes them as part `split` of U. all: [warp][16 rows][column] */
+DT_DEVICE void linear_write_inner(const linear_inner_params &p, const float *all, int columns, int64_t t0, int column0,
+                                  int split)
 {
     const int rows = 16;
     for (int k = (int)threadIdx.x; k < rows * columns; k += LINEAR_INNER_THREADS) {
@@ -189,21 +194,21 @@ DT_DEVICE void linear_write_inner(const linear_inner_params &p, const float *all
         uint16_t u = bf16_bits(p.scale * total);
         if (t >= p.T || column >= p.R_padded)
             continue;
+        column += split * p.R_padded;
         if (p.u.data)
             ((uint16_t *)p.u.data)[t * p.u.pitch + column] = u;
         if (p.behind.data)
             ((uint16_t *)p.behind.data)[t * p.behind.pitch + column] = u;
     }
-    int spare = p.behind.data && column0 == 0 ? (p.extension - p.R_padded) / 8 : 0;
+    int used = p.splits * p.R_padded, spare = p.behind.data && column0 + split == 0 ? (p.extension - used) / 8 : 0;
     for (int k = (int)threadIdx.x; k < rows * spare; k += LINEAR_INNER_THREADS) {
         int64_t t = t0 + k / spare;
         if (t < p.T)
-            *(uint4 *)((uint16_t *)p.behind.data + t * p.behind.pitch + p.R_padded + k % spare * 8) =
-                make_uint4(0, 0, 0, 0);
+            *(uint4 *)((uint16_t *)p.behind.data + t * p.behind.pitch + used + k % spare * 8) = make_uint4(0, 0, 0, 0);
     }
 }
-/* 16 rows by 8 * GROUPS columns of U a block. The warps share the width, 32 columns a step; the next step's operands
- * are on their way meanwhile.
+/* 16 rows by 8 * GROUPS columns of a part of U a block. The warps share its width, 32 columns a step; the next step's
+ * operands are on their way meanwhile.
  *
  * A thread loads 16 bytes of a row: columns 8 q .. 8 q + 7 of the step, q = lane % 4. As the order of summation is
  * free, its first four elements are used as those that the fragments of one product want, the others as those of a
@@ -212,11 +217,14 @@ template <int GROUPS> DT_DEVICE void linear_inner_block(const linear_inner_param
 {
     const int columns = 8 * GROUPS, stride = LINEAR_INNER_WARPS * 32;
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32, panels = (p.R_padded + columns - 1) / columns;
-    int64_t t0 = block / panels * 16, t = t0 + lane / 4;
-    int column0 = (int)(block % panels) * columns, row = column0 + lane / 4, i = warp * 32 + 8 * (lane & 3);
+    int split = (int)(block / panels % p.splits), width = (int)p.mask.width,
+        share = (width / 8 + 4 * p.splits - 1) / (4 * p.splits) * 32, from = split * share,
+        to = from + share < width ? from + share : width;
+    int64_t t0 = block / panels / p.splits * 16, t = t0 + lane / 4;
+    int column0 = (int)(block % panels) * columns, row = column0 + lane / 4, i = from + warp * 32 + 8 * (lane & 3);
     linear_inner_place at = {(const uint16_t *)p.x.data + t * p.x.pitch + i,
                              p.a + (int64_t)row * p.a_pitch + i,
-                             (int)p.mask.width - i,
+                             to - i,
                              row,
                              t < p.T,
                              t + 8 < p.T};
@@ -229,7 +237,7 @@ template <int GROUPS> DT_DEVICE void linear_inner_block(const linear_inner_param
     for (int g = 0; g < GROUPS; g++)
         sum[g][0] = sum[g][1] = sum[g][2] = sum[g][3] = 0.0f;
     linear_load_step(step, p, at);
-    for (int done = warp * 32; done < (int)p.mask.width; done += stride, drawn += stride / 8) {
+    for (int done = from + warp * 32; done < to; done += stride, drawn += stride / 8) {
         uint32_t b[GROUPS][4];
         uint4 x[2] = {step.x[0], step.x[1]};
         bool inside = at.left > 0;
@@ -244,12 +252,12 @@ template <int GROUPS> DT_DEVICE void linear_inner_block(const linear_inner_param
     }
     DT_UNROLL
     for (int g = 0; g < GROUPS; g++) {
-        float *to = all + (warp * 16 + lane / 4) * columns + 8 * g + 2 * (lane & 3);
-        to[0] = sum[g][0], to[1] = sum[g][1];
-        to[8 * columns] = sum[g][2], to[8 * columns + 1] = sum[g][3];
+        float *mine = all + (warp * 16 + lane / 4) * columns + 8 * g + 2 * (lane & 3);
+        mine[0] = sum[g][0], mine[1] = sum[g][1];
+        mine[8 * columns] = sum[g][2], mine[8 * columns + 1] = sum[g][3];
     }
     block_sync();
-    linear_write_inner(p, all, columns, t0, column0);
+    linear_write_inner(p, all, columns, t0, column0, split);
 }
 /* The first `inner_blocks` blocks compute U, the others pack B meanwhile. */
 template <int GROUPS>
@@ -380,6 +388,7 @@ struct linear_gradient {
     float *out;        /* element (column i, rank r) at i * column_stride + r * rank_stride; added to */
     int64_t column_stride, rank_stride;
     int32_t first, rank;
+    int32_t period, copies; /* low comes in so many parts, `period` columns apart: their sum counts */
     float scale;
     int32_t masked;     /* rows are the input: the dropout mask applies */
     int64_t first_item; /* blocks before it */
@@ -411,24 +420,48 @@ struct linear_columns {
     int begin, end;  /* groups of 16 columns of the panel that are wanted */
     uint32_t tiles;
 };
-/* Both operands of tile `tile`, this thread's two units each. Always one group of copies. */
-DT_DEVICE void linear_fetch(const linear_columns &c, const linear_gradient &part, int64_t tile, int64_t T)
+/* Where a thread stands in its two units (32 rows apart) of both operands of the next tile to fetch. */
+struct linear_stream {
+    const uint16_t *rows, *low; /* NULL: beyond the columns that are wanted */
+    int64_t left;               /* rows from here to the end */
+    uint32_t to;                /* in a stage */
+    int stage;
+};
+/* Both operands of the next tile. Always one group of copies. */
+DT_DEVICE void linear_fetch(linear_stream &s, const linear_columns &c, const linear_gradient &part)
 {
-    uint32_t to = c.tiles + (uint32_t)(tile % LINEAR_STAGES) * 2u * LINEAR_TILE_BYTES;
+    uint32_t to = c.tiles + (uint32_t)s.stage * 2u * LINEAR_TILE_BYTES + s.to;
     DT_UNROLL
-    for (int k = 0; k < 2; k++) {
-        int index = (int)threadIdx.x + k * LINEAR_THREADS, row = index / 8, unit = index % 8;
-        int64_t t = tile * LINEAR_TILE + row, i = c.column0 + unit * 8, r = c.panel + unit * 8;
-        if (tile * LINEAR_TILE >= T)
-            break;
-        bool x = t < T && i < part.width, low = t < T && r < part.low_width;
-        copy_async16(tile_unit(to, row, unit), (const uint16_t *)part.rows.data + (x ? t * part.rows.pitch + i : 0),
-                     x ? 16 : 0);
-        if (unit >= 2 * c.begin && unit < 2 * c.end)
-            copy_async16(tile_unit(to + LINEAR_TILE_BYTES, row, unit),
-                         (const uint16_t *)part.low.data + (low ? t * part.low.pitch + r : 0), low ? 16 : 0);
+    for (int k = 0; k < 2; k++) { /* rows 32 apart swizzle alike */
+        bool there = s.left > 32 * k;
+        if (s.rows)
+            copy_async16(to + (uint32_t)k * 32u * 128u, there ? s.rows + 32 * k * part.rows.pitch : s.rows,
+                         there ? 16 : 0);
+        if (s.low)
+            copy_async16(to + (uint32_t)k * 32u * 128u + LINEAR_TILE_BYTES,
+                         there ? s.low + 32 * k * part.low.pitch : s.low, there ? 16 : 0);
     }
+    if (s.rows)
+        s.rows += LINEAR_TILE * part.rows.pitch;
+    if (s.low)
+        s.low += LINEAR_TILE * part.low.pitch;
+    s.left -= LINEAR_TILE;
+    s.stage = s.stage + 1 < LINEAR_STAGES ? s.stage + 1 : 0;
     copy_commit();
+}
+/* Zeros in the units that no tile has, once. */
+DT_DEVICE void linear_clear(const linear_columns &c, const linear_stream &s)
+{
+    for (int stage = 0; stage < LINEAR_STAGES; stage++) {
+        uint32_t to = c.tiles + (uint32_t)stage * 2u * LINEAR_TILE_BYTES + s.to;
+        DT_UNROLL
+        for (int k = 0; k < 2; k++) {
+            if (!s.rows)
+                store_shared16(to + (uint32_t)k * 32u * 128u, make_uint4(0, 0, 0, 0));
+            if (!s.low)
+                store_shared16(to + (uint32_t)k * 32u * 128u + LINEAR_TILE_BYTES, make_uint4(0, 0, 0, 0));
+        }
+    }
 }
 /* The mask of the units this thread fetches of tile `tile`. */
 struct linear_drop {
@@ -447,9 +480,9 @@ DT_DEVICE linear_drop linear_drop_of(const linear_columns &c, const linear_mask 
     }
     return d;
 }
-DT_DEVICE void linear_apply(const linear_columns &c, const linear_drop &d, int64_t tile)
+DT_DEVICE void linear_apply(const linear_columns &c, const linear_drop &d, int stage)
 {
-    uint32_t at = c.tiles + (uint32_t)(tile % LINEAR_STAGES) * 2u * LINEAR_TILE_BYTES;
+    uint32_t at = c.tiles + (uint32_t)stage * 2u * LINEAR_TILE_BYTES;
     DT_UNROLL
     for (int k = 0; k < 2; k++) {
         int index = (int)threadIdx.x + k * LINEAR_THREADS;
@@ -457,9 +490,9 @@ DT_DEVICE void linear_apply(const linear_columns &c, const linear_drop &d, int64
         store_shared16(to, linear_masked(load_shared16(to), d.bits[k]));
     }
 }
-DT_DEVICE void linear_multiply(float (&sum)[4][8], const linear_columns &c, int64_t tile)
+DT_DEVICE void linear_multiply(float (&sum)[4][8], const linear_columns &c, int stage)
 {
-    uint32_t rows = c.tiles + (uint32_t)(tile % LINEAR_STAGES) * 2u * LINEAR_TILE_BYTES, low = rows + LINEAR_TILE_BYTES;
+    uint32_t rows = c.tiles + (uint32_t)stage * 2u * LINEAR_TILE_BYTES, low = rows + LINEAR_TILE_BYTES;
     int warp = (int)threadIdx.x / 32;
     DT_UNROLL
     for (int s = 0; s < 2; s++) {
@@ -475,66 +508,96 @@ DT_DEVICE void linear_multiply(float (&sum)[4][8], const linear_columns &c, int6
             }
     }
 }
-DT_DEVICE void linear_add(const linear_gradient &part, int64_t column, int rank, float x)
+/* Adds the two halves of the rows, then the copies of each rank, to the gradient. all: [64 columns][LINEAR_PITCH] */
+enum { LINEAR_PITCH = 66 };
+DT_DEVICE void linear_write_columns(const linear_gradient &part, const linear_columns &c, const float (&sum)[4][8],
+                                    float *all)
 {
-    if (column < part.width && rank >= 0 && rank < part.rank)
-        part.out[column * part.column_stride + rank * part.rank_stride] += part.scale * x;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x & 31,
+        at = (16 * (warp % 4) + lane / 4) * LINEAR_PITCH + 2 * (lane & 3);
+    for (int half = 1; half >= 0; half--) {
+        DT_UNROLL
+        for (int k = 0; k < 32; k++) { /* element k: group k/8, half k/4%2, row k/2%2, column k%2 */
+            int to = at + (k >> 3) * 16 + (k >> 2 & 1) * 8 + (k >> 1 & 1) * 8 * LINEAR_PITCH + (k & 1);
+            if (warp / 4 == half)
+                all[to] = half ? sum[k >> 3][k & 7] : all[to] + sum[k >> 3][k & 7];
+        }
+        block_sync();
+    }
+    const int each = LINEAR_TILE * 64 / LINEAR_THREADS;
+    bool along = part.column_stride == 1; /* columns, else ranks, run along the threads */
+    float *to[each], old[each], x[each];
+    DT_UNROLL
+    for (int i = 0; i < each; i++) {
+        int k = (int)threadIdx.x + i * LINEAR_THREADS, column = along ? k % 64 : k / 64, low = along ? k / 64 : k % 64;
+        int64_t rank = c.panel + low - part.first;
+        bool wanted = rank >= 0 && rank < part.rank && c.column0 + column < part.width;
+        to[i] = wanted ? part.out + (c.column0 + column) * part.column_stride + rank * part.rank_stride : NULL;
+        old[i] = wanted ? *to[i] : 0.0f;
+        x[i] = 0.0f;
+        for (int copy = 0; wanted && copy < part.copies; copy++)
+            x[i] += all[column * LINEAR_PITCH + low + copy * part.period];
+    }
+    DT_UNROLL
+    for (int i = 0; i < each; i++)
+        if (to[i])
+            *to[i] = old[i] + part.scale * x[i];
 }
 DT_DEVICE void linear_columns_block(const linear_gradient_params &p, unsigned char *shared)
 {
     const linear_gradient part = linear_part_of(p, (int64_t)blockIdx.x);
     dt_dropout_key key = linear_key(p.mask);
     int64_t item = (int64_t)blockIdx.x - part.first_item, tiles = (p.T + LINEAR_TILE - 1) / LINEAR_TILE;
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x & 31, panel0 = part.first / 64,
-        panels = (part.first + part.rank - 1) / 64 - panel0 + 1;
+    int panel0 = part.first / 64, panels = (part.first + part.rank - 1) / 64 - panel0 + 1;
     linear_columns c;
     c.column0 = item / panels * LINEAR_TILE;
     c.panel = (panel0 + (int)(item % panels)) * 64;
     c.begin = part.first > c.panel ? (part.first - c.panel) / 16 : 0;
-    c.end = part.first + part.rank < c.panel + 64 ? (part.first + part.rank - c.panel + 15) / 16 : 4;
+    int last = part.first + part.rank + (part.copies - 1) * part.period;
+    c.end = last < c.panel + 64 ? (last - c.panel + 15) / 16 : 4;
     c.tiles = shared_address(shared);
     float sum[4][8];
     DT_UNROLL
     for (int j = 0; j < 4; j++)
         mm_clear(sum[j]);
+    int row = (int)threadIdx.x / 8, unit = (int)threadIdx.x % 8, stage = 0;
+    linear_stream stream = {NULL, NULL, p.T - row, tile_unit(0, row, unit), 0};
+    if (c.column0 + unit * 8 < part.width)
+        stream.rows = (const uint16_t *)part.rows.data + row * part.rows.pitch + c.column0 + unit * 8;
+    if (unit >= 2 * c.begin && unit < 2 * c.end && c.panel + unit * 8 < part.low_width)
+        stream.low = (const uint16_t *)part.low.data + row * part.low.pitch + c.panel + unit * 8;
+    linear_clear(c, stream);
     bool drops = part.masked && p.mask.threshold;
     linear_drop drop = {{0, 0}};
-    for (int64_t tile = 0; tile < LINEAR_STAGES - 1; tile++)
-        linear_fetch(c, part, tile, p.T);
+    for (int tile = 0; tile < LINEAR_STAGES - 1; tile++)
+        linear_fetch(stream, c, part);
     if (drops)
         drop = linear_drop_of(c, p.mask, key, 0, p.T);
     for (int64_t tile = 0; tile < tiles; tile++) {
         copy_wait<LINEAR_STAGES - 2>();
         if (drops)
-            linear_apply(c, drop, tile);
+            linear_apply(c, drop, stage);
         block_sync();
-        linear_fetch(c, part, tile + LINEAR_STAGES - 1, p.T);
+        linear_fetch(stream, c, part);
         if (drops)
             drop = linear_drop_of(c, p.mask, key, tile + 1, p.T);
-        linear_multiply(sum, c, tile);
+        linear_multiply(sum, c, stage);
+        stage = stage + 1 < LINEAR_STAGES ? stage + 1 : 0;
     }
-    float *half = (float *)shared; /* [column][rank] of the second half of the rows */
-    block_sync();
     copy_wait<0>();
-    int at = (16 * (warp % 4) + lane / 4) * 64 + 2 * (lane & 3);
-    DT_UNROLL
-    for (int k = 0; k < 32; k++) { /* element k: group k/8, half k/4%2, row k/2%2, column k%2 */
-        int to = at + (k >> 3) * 16 + (k >> 2 & 1) * 8 + (k >> 1 & 1) * 8 * 64 + (k & 1);
-        if (warp >= 4)
-            half[to] = sum[k >> 3][k & 7];
-    }
     block_sync();
-    if (warp >= 4)
-        return;
-    DT_UNROLL
-    for (int k = 0; k < 32; k++) {
-        int column = 16 * warp + lane / 4 + (k >> 1 & 1) * 8,
-            rank = (k >> 3) * 16 + (k >> 2 & 1) * 8 + 2 * (lane & 3) + (k & 1);
-        linear_add(part, c.column0 + column, c.panel + rank - part.first,
-                   sum[k >> 3][k & 7] + half[column * 64 + rank]);
-    }
+    linear_write_columns(part, c, sum, (float *)shared);
 }
-/* The first `items` blocks compute dA and dB, the others correct dx meanwhile. */
+DT_KERNEL(LINEAR_THREADS, 2) linear_columns_kernel(const linear_gradient_params p)
+{
+    DT_SHARED(shared);
+    linear_columns_block(p, shared);
+}
+template <int STEPS> DT_KERNEL(LINEAR_THREADS, STEPS <= 2 ? 3 : 2) linear_input_kernel(const linear_input_params p)
+{
+    linear_input_block<STEPS>(p, (int64_t)blockIdx.x);
+}
+/* Both in one launch, for short packs: the first `items` blocks compute dA and dB, the others correct dx meanwhile. */
 template <int STEPS>
 DT_KERNEL(LINEAR_THREADS, 2)
 linear_backward_kernel(const linear_gradient_params p, const linear_input_params input, int64_t items)
@@ -559,7 +622,7 @@ DT_KERNEL(LINEAR_THREADS, 1) linear_plain_gradient_kernel(const linear_gradient_
         if (!part.masked || linear_kept(p.mask, key, t, i))
             sum += load_element(part.rows.data, part.rows.is_float, t * part.rows.pitch + i) *
                    load_element(part.low.data, part.low.is_float, t * part.low.pitch + part.first + rank);
-    linear_add(part, i, rank, sum);
+    part.out[i * part.column_stride + rank * part.rank_stride] += part.scale * sum;
 }
 
 /* ---------------------------------------------------------------- rows behind the pack */
