@@ -86,7 +86,9 @@ template <bool VECTORS> DT_DEVICE float4 gdn_step_cells(const float *cells, int 
 }
 /* A block: one stream and value head, 32 columns of its state; a thread has 4 columns of every GDN_STEP_ROWS-th row in
  * registers. VECTORS: the columns are read and written together. */
-template <int TURNS, bool VECTORS> DT_KERNEL(GDN_STEP_THREADS, 1) gdn_step_kernel(const gdn_step_params p)
+template <int TURNS, bool VECTORS>
+DT_KERNEL(GDN_STEP_THREADS, TURNS > 4 ? 2 : 4)
+gdn_step_kernel(const gdn_step_params p)
 {
     DT_SHARED(shared);
     gdn_step_shared &m = *(gdn_step_shared *)shared;

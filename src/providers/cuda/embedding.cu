@@ -39,9 +39,11 @@ static dt_status embedding_backward(dt_exec *exec, const void *args, const void 
     p.order = (int32_t *)workspace;
     p.vocabulary = a->dweight.shape[0];
     p.width = (int32_t)a->dweight.shape[1];
-    dt_status st =
-        DT_LAUNCH(err, exec, dtp_blocks(p.T, EMBEDDING_SORT_ROWS), EMBEDDING_SORT_ROWS * EMBEDDING_SORT_PARTS,
-                  EMBEDDING_SORT_ROWS * EMBEDDING_SORT_PARTS * (int)sizeof(int), embedding_sort_kernel, p);
+    const int threads = EMBEDDING_SORT_ROWS * EMBEDDING_SORT_PARTS, bytes = threads * (int)sizeof(int);
+    int64_t sort_blocks = dtp_blocks(p.T, EMBEDDING_SORT_ROWS);
+    dt_status st = ((uintptr_t)p.ids & 15) == 0
+                       ? DT_LAUNCH(err, exec, sort_blocks, threads, bytes, embedding_sort_kernel<true>, p)
+                       : DT_LAUNCH(err, exec, sort_blocks, threads, bytes, embedding_sort_kernel<false>, p);
     if (st != DT_OK)
         return st;
     int64_t blocks = p.T * dtp_blocks(p.width, EMBEDDING_COLUMNS);

@@ -7,7 +7,7 @@
 enum {
     EMBEDDING_ROWS = 4, /* of a thread, forward */
     EMBEDDING_SORT_ROWS = 32,
-    EMBEDDING_SORT_PARTS = 8,            /* of the ids, each counted by a warp */
+    EMBEDDING_SORT_PARTS = 16,           /* of the ids, each counted by a warp */
     EMBEDDING_AHEAD = 8,                 /* rows in flight, backward */
     EMBEDDING_COLUMNS = ROWS_THREADS * 4 /* of a block, backward */
 };
@@ -52,19 +52,29 @@ DT_KERNEL(ROWS_THREADS, 1) embedding_plain_forward_kernel(const embedding_params
              id >= 0 && id < p.vocabulary ? rows_get(p.weight, id * p.weight.row + column) : other);
 }
 
-/* The place of a row: a lane each, the warps share the ids. */
-DT_KERNEL(EMBEDDING_SORT_ROWS *EMBEDDING_SORT_PARTS, 1) embedding_sort_kernel(const embedding_params p)
+DT_DEVICE int embedding_before(int32_t other, int i, int32_t id, int row)
+{
+    return other < id || (other == id && i < row);
+}
+/* The place of a row: a lane each, the warps share the ids. VECTORS: the ids are 16-byte aligned. */
+template <bool VECTORS>
+DT_KERNEL(EMBEDDING_SORT_ROWS *EMBEDDING_SORT_PARTS, 1)
+embedding_sort_kernel(const embedding_params p)
 {
     DT_SHARED(shared);
     int *counts = (int *)shared, lane = (int)threadIdx.x % EMBEDDING_SORT_ROWS, T = (int)p.T, count = 0;
     int part = (int)threadIdx.x / EMBEDDING_SORT_ROWS, row = (int)blockIdx.x * EMBEDDING_SORT_ROWS + lane;
-    int length = (T + EMBEDDING_SORT_PARTS - 1) / EMBEDDING_SORT_PARTS, begin = part * length,
+    int length = (T + 4 * EMBEDDING_SORT_PARTS - 1) / (4 * EMBEDDING_SORT_PARTS) * 4, begin = part * length,
         end = begin + length < T ? begin + length : T;
     int32_t id = row < T ? p.ids[row] : 0;
-    for (int i = begin; i < end; i++) {
-        int32_t other = p.ids[i];
-        count += other < id || (other == id && i < row);
+    int i = begin;
+    for (; VECTORS && i + 4 <= end; i += 4) {
+        int4 other = *(const int4 *)(p.ids + i);
+        count += embedding_before(other.x, i, id, row) + embedding_before(other.y, i + 1, id, row) +
+                 embedding_before(other.z, i + 2, id, row) + embedding_before(other.w, i + 3, id, row);
     }
+    for (; i < end; i++)
+        count += embedding_before(p.ids[i], i, id, row);
     counts[part * EMBEDDING_SORT_ROWS + lane] = count;
     block_sync();
     if (part != 0 || row >= T)

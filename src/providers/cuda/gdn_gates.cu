@@ -26,8 +26,8 @@ static dt_status gdn_gates_forward(dt_exec *exec, const void *args, void *saved,
 {
     gdn_gates_params p = gdn_gates_make_params((const dt_gdn_gates_args *)args);
     (void)saved, (void)workspace;
-    return DT_LAUNCH(err, exec, dtp_blocks(p.T_cap * p.heads, ROWS_THREADS), ROWS_THREADS, 0, gdn_gates_forward_kernel,
-                     p);
+    return DT_LAUNCH(err, exec, dtp_blocks(p.T_cap, GDN_GATES_ROWS) * dtp_blocks(p.heads, GDN_GATES_COLUMNS),
+                     ROWS_THREADS, 0, gdn_gates_forward_kernel, p);
 }
 static dt_status gdn_gates_backward(dt_exec *exec, const void *args, const void *saved, void *workspace, dt_err *err)
 {

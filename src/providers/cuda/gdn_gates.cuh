@@ -23,9 +23,10 @@ DT_DEVICE float gdn_gates_sigmoid(float x)
 
 DT_KERNEL(ROWS_THREADS, 1) gdn_gates_forward_kernel(const gdn_gates_params p)
 {
-    int64_t i = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x, t = i / p.heads;
-    int h = (int)(i - t * p.heads);
-    if (t >= p.T_cap)
+    int chunks = (p.heads + GDN_GATES_COLUMNS - 1) / GDN_GATES_COLUMNS, chunk = (int)(blockIdx.x % (unsigned)chunks);
+    int64_t t = (int64_t)(blockIdx.x / (unsigned)chunks) * GDN_GATES_ROWS + threadIdx.x / GDN_GATES_COLUMNS;
+    int h = chunk * GDN_GATES_COLUMNS + (int)threadIdx.x % GDN_GATES_COLUMNS;
+    if (t >= p.T_cap || h >= p.heads)
         return;
     float g = 0.0f, beta = 0.0f;
     if (t < p.T) {

@@ -26,34 +26,33 @@ static bool rms_norm_is_fast(const dt_rms_norm_args *a)
            a->x.shape[0] * rows_heads(&a->x) <= INT32_MAX;
 }
 
-template <int TEAM, int VECS, int ROWS>
-static dt_status rms_norm_launch_forward(dt_exec *exec, rms_norm_params &p, dt_err *err)
+/* A team has several narrow rows at once in forward; in backward, which has three loads a row, it does not pay. */
+template <int TEAM, int VECS>
+static dt_status rms_norm_launch_forward(dt_exec *exec, const rms_norm_params &p, dt_err *err)
 {
-    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
-    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 256,
+    enum { ROWS = TEAM < ROWS_THREADS ? 4 : 1 };
+    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, ROWS_THREADS / TEAM * ROWS), ROWS_THREADS, 256,
                      (rms_norm_forward_kernel<TEAM, VECS, ROWS>), p);
 }
-template <int TEAM, int VECS, int ROWS>
-static dt_status rms_norm_launch_backward(dt_exec *exec, rms_norm_params &p, dt_err *err)
+template <int TEAM, int VECS> static dt_status rms_norm_launch_backward(dt_exec *exec, rms_norm_params &p, dt_err *err)
 {
     if (p.partial)
         return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 256 + ROWS_THREADS * 8 * 4,
-                         (rms_norm_backward_kernel<TEAM, VECS, ROWS, true>), p);
-    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
+                         (rms_norm_backward_kernel<TEAM, VECS, true>), p);
+    p.run = rows_share(p.rows, ROWS_THREADS / TEAM);
     return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 256,
-                     (rms_norm_backward_kernel<TEAM, VECS, ROWS, false>), p);
+                     (rms_norm_backward_kernel<TEAM, VECS, false>), p);
 }
-
-/* The kernels for a width: threads a row, vectors a thread, rows a team holds at a time. */
+/* The kernels for a width: threads a row, vectors a thread. */
 #define RMS_NORM_CHOOSE(launch, exec, p, err)                                                                          \
-    (p.width <= 128    ? launch<16, 1, 4>(exec, p, err)                                                                \
-     : p.width <= 256  ? launch<32, 1, 4>(exec, p, err)                                                                \
-     : p.width <= 1024 ? launch<128, 1, 1>(exec, p, err)                                                               \
-     : p.width <= 2048 ? launch<128, 2, 1>(exec, p, err)                                                               \
-     : p.width <= 3072 ? launch<128, 3, 1>(exec, p, err)                                                               \
-     : p.width <= 4096 ? launch<128, 4, 1>(exec, p, err)                                                               \
-     : p.width <= 5120 ? launch<128, 5, 1>(exec, p, err)                                                               \
-                       : launch<128, 8, 1>(exec, p, err))
+    (p.width <= 128    ? launch<16, 1>(exec, p, err)                                                                   \
+     : p.width <= 256  ? launch<32, 1>(exec, p, err)                                                                   \
+     : p.width <= 1024 ? launch<128, 1>(exec, p, err)                                                                  \
+     : p.width <= 2048 ? launch<128, 2>(exec, p, err)                                                                  \
+     : p.width <= 3072 ? launch<128, 3>(exec, p, err)                                                                  \
+     : p.width <= 4096 ? launch<128, 4>(exec, p, err)                                                                  \
+     : p.width <= 5120 ? launch<128, 5>(exec, p, err)                                                                  \
+                       : launch<128, 8>(exec, p, err))
 
 static size_t rms_norm_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {

@@ -11,7 +11,7 @@
 struct rms_norm_params {
     rows_view x, y, weight, dy, dx, residual;
     float *partial;          /* [runs][width], or NULL: no dweight */
-    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block */
+    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block (backward) */
     int32_t heads, width;
     float eps;
     int zero_centered;
@@ -19,38 +19,31 @@ struct rms_norm_params {
 
 /* ---------------------------------------------------------------- fast */
 
-template <int ROWS> struct rms_norm_rows { /* the rows a team holds at a time */
-    int64_t t[ROWS], h[ROWS];
-    bool used[ROWS], inside[ROWS];
+struct rms_norm_row {
+    int64_t t, h;
+    bool used, inside;
 };
-template <int TEAM, int ROWS>
-DT_DEVICE void rms_norm_locate(rms_norm_rows<ROWS> &at, const rms_norm_params &p, int64_t first, int64_t end)
+DT_DEVICE rms_norm_row rms_norm_locate(const rms_norm_params &p, int64_t row, int64_t end)
 {
-    DT_UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        int64_t row = first + i * (ROWS_THREADS / TEAM) + (int)threadIdx.x / TEAM;
-        at.inside[i] = row < end;
-        at.used[i] = row < end && row < p.used;
-        at.t[i] = p.heads == 1 ? row : (int64_t)((uint32_t)row / (uint32_t)p.heads);
-        at.h[i] = p.heads == 1 ? 0 : row - at.t[i] * p.heads;
-    }
+    rms_norm_row at;
+    at.inside = row < end;
+    at.used = row < end && row < p.used;
+    at.t = p.heads == 1 ? row : (int64_t)((uint32_t)row / (uint32_t)p.heads);
+    at.h = p.heads == 1 ? 0 : row - at.t * p.heads;
+    return at;
 }
 template <int TEAM> DT_DEVICE int rms_norm_column(int vec)
 {
     return ((int)threadIdx.x % TEAM + vec * TEAM) * 8;
 }
-template <int TEAM, int VECS, int ROWS>
-DT_DEVICE void rms_norm_load(uint4 (&x)[ROWS][VECS], const rows_view &from, const rms_norm_rows<ROWS> &at, int width)
+template <int TEAM, int VECS>
+DT_DEVICE void rms_norm_load(uint4 (&x)[VECS], const rows_view &from, const rms_norm_row &at, int width)
 {
     DT_UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        DT_UNROLL
-        for (int v = 0; v < VECS; v++) {
-            int column = rms_norm_column<TEAM>(v);
-            x[i][v] = at.used[i] && column < width && from.data
-                          ? rows_load8(from, rows_at(from, at.t[i], at.h[i]) + column)
-                          : make_uint4(0, 0, 0, 0);
-        }
+    for (int v = 0; v < VECS; v++) {
+        int column = rms_norm_column<TEAM>(v);
+        x[v] = at.used && column < width && from.data ? rows_load8(from, rows_at(from, at.t, at.h) + column)
+                                                      : make_uint4(0, 0, 0, 0);
     }
 }
 template <int TEAM, int VECS> DT_DEVICE void rms_norm_weight(float (&w)[VECS][8], const rms_norm_params &p)
@@ -69,47 +62,48 @@ template <int TEAM, int VECS> DT_DEVICE void rms_norm_weight(float (&w)[VECS][8]
     }
 }
 
-/* The rows of one run. */
+/* ROWS rows a team at once. */
 template <int TEAM, int VECS, int ROWS> DT_KERNEL(ROWS_THREADS, 1) rms_norm_forward_kernel(const rms_norm_params p)
 {
+    enum { TEAMS = ROWS_THREADS / TEAM };
     DT_SHARED(shared);
-    int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
-    float w[VECS][8];
-    rms_norm_weight<TEAM>(w, p);
-    for (int turn = 0; first < end; first += ROWS_THREADS / TEAM * ROWS, turn ^= 1) {
-        rms_norm_rows<ROWS> at;
-        uint4 x[ROWS][VECS];
-        float square[ROWS];
-        rms_norm_locate<TEAM>(at, p, first, end);
-        rms_norm_load<TEAM>(x, p.x, at, p.width);
+    int64_t first = (int64_t)blockIdx.x * (TEAMS * ROWS) + (int)threadIdx.x / TEAM;
+    rms_norm_row at[ROWS];
+    uint4 x[ROWS][VECS];
+    float w[VECS][8], square[ROWS];
+    DT_UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        at[i] = rms_norm_locate(p, first + i * TEAMS, p.rows);
+        rms_norm_load<TEAM>(x[i], p.x, at[i], p.width);
+    }
+    rms_norm_weight<TEAM>(w, p); /* after the rows: their loads are under way */
+    DT_UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        square[i] = 0.0f;
         DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            square[i] = 0.0f;
+        for (int v = 0; v < VECS; v++) {
+            float e[8];
+            unpack8(e, x[i][v]);
             DT_UNROLL
-            for (int v = 0; v < VECS; v++) {
-                float e[8];
-                unpack8(e, x[i][v]);
-                DT_UNROLL
-                for (int c = 0; c < 8; c++)
-                    square[i] += e[c] * e[c];
-                forget(x[i][v]);
-            }
+            for (int c = 0; c < 8; c++)
+                square[i] += e[c] * e[c];
+            forget(x[i][v]);
         }
-        rows_team_sum<TEAM>(square, (float *)shared + turn * 4 * ROWS);
+    }
+    rows_team_sum<TEAM>(square, (float *)shared);
+    DT_UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        float r = rsqrtf(square[i] / (float)p.width + p.eps);
         DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            float r = rsqrtf(square[i] / (float)p.width + p.eps);
+        for (int v = 0; v < VECS; v++) {
+            int column = rms_norm_column<TEAM>(v);
+            float e[8];
+            unpack8(e, x[i][v]);
             DT_UNROLL
-            for (int v = 0; v < VECS; v++) {
-                int column = rms_norm_column<TEAM>(v);
-                float e[8];
-                unpack8(e, x[i][v]);
-                DT_UNROLL
-                for (int c = 0; c < 8; c++)
-                    e[c] = e[c] * r * w[v][c];
-                if (at.inside[i] && column < p.width)
-                    rows_store8(p.y, rows_at(p.y, at.t[i], at.h[i]) + column, e);
-            }
+            for (int c = 0; c < 8; c++)
+                e[c] = e[c] * r * w[v][c];
+            if (at[i].inside && column < p.width)
+                rows_store8(p.y, rows_at(p.y, at[i].t, at[i].h) + column, e);
         }
     }
 }
@@ -131,67 +125,64 @@ DT_DEVICE void rms_norm_store_columns(float *to, const float (&dw)[VECS][8], flo
         }
     }
 }
+/* What a team holds of one row. */
+template <int VECS> struct rms_norm_gradient_row {
+    rms_norm_row at;
+    uint4 x[VECS], dy[VECS], residual[VECS];
+};
+template <int TEAM, int VECS>
+DT_DEVICE void rms_norm_load_row(rms_norm_gradient_row<VECS> &row, const rms_norm_params &p, int64_t first, int64_t end)
+{
+    row.at = rms_norm_locate(p, first + (int)threadIdx.x / TEAM, end);
+    rms_norm_load<TEAM>(row.x, p.x, row.at, p.width);
+    rms_norm_load<TEAM>(row.dy, p.dy, row.at, p.width);
+    rms_norm_load<TEAM>(row.residual, p.residual, row.at, p.width);
+}
 /* The rows of one run. */
-template <int TEAM, int VECS, int ROWS, bool WEIGHTS>
-DT_KERNEL(ROWS_THREADS, 1)
-rms_norm_backward_kernel(const rms_norm_params p)
+template <int TEAM, int VECS, bool WEIGHTS> DT_KERNEL(ROWS_THREADS, 1) rms_norm_backward_kernel(const rms_norm_params p)
 {
     DT_SHARED(shared);
     int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
-    float w[VECS][8], dw[WEIGHTS ? VECS : 1][8];
+    rms_norm_gradient_row<VECS> row;
+    float w[VECS][8], dw[WEIGHTS ? VECS : 1][8] = {{0}};
+    rms_norm_load_row<TEAM>(row, p, first, end);
     rms_norm_weight<TEAM>(w, p);
-    DT_UNROLL
-    for (int v = 0; v < (WEIGHTS ? VECS : 1); v++) {
+    for (int turn = 0; first < end; turn ^= 1) {
+        float sum[2] = {0}; /* of x^2 and of dy w x */
         DT_UNROLL
-        for (int c = 0; c < 8; c++)
-            dw[v][c] = 0.0f;
-    }
-    for (int turn = 0; first < end; first += ROWS_THREADS / TEAM * ROWS, turn ^= 1) {
-        rms_norm_rows<ROWS> at;
-        uint4 x[ROWS][VECS], dy[ROWS][VECS], residual[ROWS][VECS];
-        float sum[2 * ROWS]; /* of x^2 and of dy w x */
-        rms_norm_locate<TEAM>(at, p, first, end);
-        rms_norm_load<TEAM>(x, p.x, at, p.width);
-        rms_norm_load<TEAM>(dy, p.dy, at, p.width);
-        rms_norm_load<TEAM>(residual, p.residual, at, p.width);
-        DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            sum[2 * i] = sum[2 * i + 1] = 0.0f;
+        for (int v = 0; v < VECS; v++) {
+            float e[8], d[8];
+            unpack8(e, row.x[v]);
+            unpack8(d, row.dy[v]);
             DT_UNROLL
-            for (int v = 0; v < VECS; v++) {
-                float e[8], d[8];
-                unpack8(e, x[i][v]);
-                unpack8(d, dy[i][v]);
-                DT_UNROLL
-                for (int c = 0; c < 8; c++) {
-                    sum[2 * i] += e[c] * e[c];
-                    sum[2 * i + 1] += d[c] * w[v][c] * e[c];
-                }
-                forget(x[i][v]);
-                forget(dy[i][v]);
+            for (int c = 0; c < 8; c++) {
+                sum[0] += e[c] * e[c];
+                sum[1] += d[c] * w[v][c] * e[c];
             }
+            forget(row.x[v]);
+            forget(row.dy[v]);
         }
-        rows_team_sum<TEAM>(sum, (float *)shared + turn * 8 * ROWS);
+        rows_team_sum<TEAM>(sum, (float *)shared + turn * 8);
+        float r = rsqrtf(sum[0] / (float)p.width + p.eps), back = r * r * r * sum[1] / (float)p.width;
         DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            float r = rsqrtf(sum[2 * i] / (float)p.width + p.eps), back = r * r * r * sum[2 * i + 1] / (float)p.width;
+        for (int v = 0; v < VECS; v++) {
+            int column = rms_norm_column<TEAM>(v);
+            float e[8], d[8], out[8];
+            unpack8(e, row.x[v]);
+            unpack8(d, row.dy[v]);
+            unpack8(out, row.residual[v]);
             DT_UNROLL
-            for (int v = 0; v < VECS; v++) {
-                int column = rms_norm_column<TEAM>(v);
-                float e[8], d[8], out[8];
-                unpack8(e, x[i][v]);
-                unpack8(d, dy[i][v]);
-                unpack8(out, residual[i][v]);
-                DT_UNROLL
-                for (int c = 0; c < 8; c++) {
-                    out[c] += r * d[c] * w[v][c] - back * e[c];
-                    if (WEIGHTS)
-                        dw[WEIGHTS ? v : 0][c] += d[c] * e[c] * r;
-                }
-                if (at.inside[i] && column < p.width)
-                    rows_store8(p.dx, rows_at(p.dx, at.t[i], at.h[i]) + column, out);
+            for (int c = 0; c < 8; c++) {
+                out[c] += r * d[c] * w[v][c] - back * e[c];
+                if (WEIGHTS)
+                    dw[WEIGHTS ? v : 0][c] += d[c] * e[c] * r;
             }
+            if (row.at.inside && column < p.width)
+                rows_store8(p.dx, rows_at(p.dx, row.at.t, row.at.h) + column, out);
         }
+        first += ROWS_THREADS / TEAM;
+        if (first < end)
+            rms_norm_load_row<TEAM>(row, p, first, end);
     }
     if constexpr (WEIGHTS)
         rms_norm_store_columns<TEAM>(p.partial + (int64_t)blockIdx.x * p.width, dw, (float *)shared + 64, p.width);

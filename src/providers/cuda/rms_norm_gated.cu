@@ -24,25 +24,24 @@ static bool gated_norm_is_fast(const dt_rms_norm_gated_args *a)
            a->x.shape[0] * rows_heads(&a->x) <= INT32_MAX;
 }
 
-template <int TEAM, int ROWS>
-static dt_status gated_norm_launch_forward(dt_exec *exec, gated_norm_params &p, dt_err *err)
+/* A team has two rows at once in forward; in backward, which needs more registers, it does not pay. */
+template <int TEAM> static dt_status gated_norm_launch_forward(dt_exec *exec, const gated_norm_params &p, dt_err *err)
 {
-    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
-    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 0, (gated_norm_forward_kernel<TEAM, ROWS>), p);
+    enum { ROWS = 2 };
+    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, ROWS_THREADS / TEAM * ROWS), ROWS_THREADS, 0,
+                     (gated_norm_forward_kernel<TEAM, ROWS>), p);
 }
-template <int TEAM, int ROWS>
-static dt_status gated_norm_launch_backward(dt_exec *exec, gated_norm_params &p, dt_err *err)
+template <int TEAM> static dt_status gated_norm_launch_backward(dt_exec *exec, gated_norm_params &p, dt_err *err)
 {
     if (p.partial)
         return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, ROWS_THREADS * 8 * (int)sizeof(float),
-                         (gated_norm_backward_kernel<TEAM, ROWS, true>), p);
-    p.run = rows_share(p.rows, ROWS_THREADS / TEAM * ROWS);
-    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 0,
-                     (gated_norm_backward_kernel<TEAM, ROWS, false>), p);
+                         (gated_norm_backward_kernel<TEAM, true>), p);
+    p.run = rows_share(p.rows, ROWS_THREADS / TEAM);
+    return DT_LAUNCH(err, exec, dtp_blocks(p.rows, p.run), ROWS_THREADS, 0, (gated_norm_backward_kernel<TEAM, false>),
+                     p);
 }
-/* The kernels for a width: threads a row, rows a team holds at a time. */
-#define GATED_NORM_CHOOSE(launch, exec, p, err)                                                                        \
-    (p.width <= 128 ? launch<16, 2>(exec, p, err) : launch<32, 2>(exec, p, err))
+/* The kernels for a width: threads a row. */
+#define GATED_NORM_CHOOSE(launch, exec, p, err) (p.width <= 128 ? launch<16>(exec, p, err) : launch<32>(exec, p, err))
 
 static size_t gated_norm_workspace_bytes(const dt_exec *exec, const void *args, bool backward)
 {

@@ -8,7 +8,7 @@
 struct gated_norm_params {
     rows_view x, z, y, weight, dy, dx, dz;
     float *partial;          /* [runs][width], or NULL: no dweight */
-    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block */
+    int64_t rows, used, run; /* rows are T_cap * heads, T * heads of them used; `run` of them a block (backward) */
     int32_t heads, width;
     float eps;
 };
@@ -16,7 +16,6 @@ struct gated_norm_row {
     int64_t t, h;
     bool used, inside; /* inside: this thread has columns of it */
 };
-template <int TEAM>
 DT_DEVICE gated_norm_row gated_norm_locate(const gated_norm_params &p, int64_t row, int64_t end, int column)
 {
     gated_norm_row at;
@@ -33,105 +32,101 @@ DT_DEVICE uint4 gated_norm_load(const rows_view &from, const gated_norm_row &at,
 
 /* ---------------------------------------------------------------- fast */
 
-/* The rows of one run. */
+/* ROWS rows a team at once. */
 template <int TEAM, int ROWS> DT_KERNEL(ROWS_THREADS, 1) gated_norm_forward_kernel(const gated_norm_params p)
 {
     enum { TEAMS = ROWS_THREADS / TEAM };
     int column = (int)threadIdx.x % TEAM * 8;
-    int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
-    float w[8] = {0};
+    int64_t first = (int64_t)blockIdx.x * (TEAMS * ROWS) + (int)threadIdx.x / TEAM;
+    gated_norm_row at[ROWS];
+    uint4 x[ROWS], z[ROWS];
+    float w[8] = {0}, square[ROWS];
+    DT_UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        at[i] = gated_norm_locate(p, first + i * TEAMS, p.rows, column);
+        x[i] = gated_norm_load(p.x, at[i], column);
+        z[i] = gated_norm_load(p.z, at[i], column);
+    }
     if (column < p.width)
         rows_weight8(w, p.weight, column);
-    for (; first < end; first += TEAMS * ROWS) {
-        gated_norm_row at[ROWS];
-        uint4 x[ROWS], z[ROWS];
-        float square[ROWS];
+    DT_UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        float e[8];
+        unpack8(e, x[i]);
+        square[i] = 0.0f;
         DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            at[i] = gated_norm_locate<TEAM>(p, first + i * TEAMS + (int)threadIdx.x / TEAM, end, column);
-            x[i] = gated_norm_load(p.x, at[i], column);
-            z[i] = gated_norm_load(p.z, at[i], column);
-        }
+        for (int c = 0; c < 8; c++)
+            square[i] += e[c] * e[c];
+        forget(x[i]);
+    }
+    rows_team_sum<TEAM>(square, (float *)0);
+    DT_UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        float e[8], gate[8], r = rsqrtf(square[i] / (float)p.width + p.eps);
+        unpack8(e, x[i]);
+        unpack8(gate, z[i]);
         DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            float e[8];
-            unpack8(e, x[i]);
-            square[i] = 0.0f;
-            DT_UNROLL
-            for (int c = 0; c < 8; c++)
-                square[i] += e[c] * e[c];
-            forget(x[i]);
-        }
-        rows_team_sum<TEAM>(square, (float *)0);
-        DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            float e[8], gate[8], r = rsqrtf(square[i] / (float)p.width + p.eps);
-            unpack8(e, x[i]);
-            unpack8(gate, z[i]);
-            DT_UNROLL
-            for (int c = 0; c < 8; c++)
-                e[c] = e[c] * r * w[c] * (gate[c] * sigmoid_fast(gate[c]));
-            if (at[i].inside)
-                rows_store8(p.y, rows_at(p.y, at[i].t, at[i].h) + column, e);
-        }
+        for (int c = 0; c < 8; c++)
+            e[c] = e[c] * r * w[c] * (gate[c] * sigmoid_fast(gate[c]));
+        if (at[i].inside)
+            rows_store8(p.y, rows_at(p.y, at[i].t, at[i].h) + column, e);
     }
 }
 
-/* The rows of one run. */
-template <int TEAM, int ROWS, bool WEIGHTS>
-DT_KERNEL(ROWS_THREADS, 1)
-gated_norm_backward_kernel(const gated_norm_params p)
+struct gated_norm_gradient_row { /* what a thread holds of one row */
+    gated_norm_row at;
+    uint4 x, z, dy;
+};
+template <int TEAM>
+DT_DEVICE gated_norm_gradient_row gated_norm_load_row(const gated_norm_params &p, int64_t first, int64_t end,
+                                                      int column)
 {
-    enum { TEAMS = ROWS_THREADS / TEAM };
+    gated_norm_gradient_row row;
+    row.at = gated_norm_locate(p, first + (int)threadIdx.x / TEAM, end, column);
+    row.x = gated_norm_load(p.x, row.at, column);
+    row.z = gated_norm_load(p.z, row.at, column);
+    row.dy = gated_norm_load(p.dy, row.at, column);
+    return row;
+}
+/* The rows of one run. */
+template <int TEAM, bool WEIGHTS> DT_KERNEL(ROWS_THREADS, 1) gated_norm_backward_kernel(const gated_norm_params p)
+{
     DT_SHARED(shared);
     int column = (int)threadIdx.x % TEAM * 8;
     int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
+    gated_norm_gradient_row row = gated_norm_load_row<TEAM>(p, first, end, column);
     float w[8] = {0}, dw[8] = {0};
     if (column < p.width)
         rows_weight8(w, p.weight, column);
-    for (; first < end; first += TEAMS * ROWS) {
-        gated_norm_row at[ROWS];
-        uint4 x[ROWS], z[ROWS], dy[ROWS];
-        float e[ROWS][8], dn[ROWS][8], dz[ROWS][8], sum[2 * ROWS]; /* sums of x^2 and of x w dn; dz still without r */
+    while (first < end) {
+        float e[8], gate[8], d[8], dn[8], dz[8], sum[2] = {0}; /* sums of x^2 and of x w dn; dz still without r */
+        unpack8(e, row.x);
+        unpack8(gate, row.z);
+        unpack8(d, row.dy);
         DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            at[i] = gated_norm_locate<TEAM>(p, first + i * TEAMS + (int)threadIdx.x / TEAM, end, column);
-            x[i] = gated_norm_load(p.x, at[i], column);
-            z[i] = gated_norm_load(p.z, at[i], column);
-            dy[i] = gated_norm_load(p.dy, at[i], column);
-        }
-        DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            float gate[8], d[8];
-            unpack8(e[i], x[i]);
-            unpack8(gate, z[i]);
-            unpack8(d, dy[i]);
-            sum[2 * i] = sum[2 * i + 1] = 0.0f;
-            DT_UNROLL
-            for (int c = 0; c < 8; c++) {
-                float s = sigmoid_fast(gate[c]), silu = gate[c] * s;
-                dn[i][c] = d[c] * silu;
-                dz[i][c] = d[c] * e[i][c] * w[c] * (s + silu - silu * s);
-                sum[2 * i] += e[i][c] * e[i][c];
-                sum[2 * i + 1] += e[i][c] * w[c] * dn[i][c];
-            }
+        for (int c = 0; c < 8; c++) {
+            float s = sigmoid_fast(gate[c]), silu = gate[c] * s;
+            dn[c] = d[c] * silu;
+            dz[c] = d[c] * e[c] * w[c] * (s + silu - silu * s);
+            sum[0] += e[c] * e[c];
+            sum[1] += e[c] * w[c] * dn[c];
         }
         rows_team_sum<TEAM>(sum, (float *)0);
+        float r = rsqrtf(sum[0] / (float)p.width + p.eps), back = r * r * r * sum[1] / (float)p.width;
         DT_UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            float r = rsqrtf(sum[2 * i] / (float)p.width + p.eps), back = r * r * r * sum[2 * i + 1] / (float)p.width;
-            DT_UNROLL
-            for (int c = 0; c < 8; c++) {
-                if (WEIGHTS)
-                    dw[c] += dn[i][c] * e[i][c] * r;
-                e[i][c] = r * w[c] * dn[i][c] - back * e[i][c];
-                dz[i][c] *= r;
-            }
-            if (at[i].inside) {
-                rows_store8(p.dx, rows_at(p.dx, at[i].t, at[i].h) + column, e[i]);
-                rows_store8(p.dz, rows_at(p.dz, at[i].t, at[i].h) + column, dz[i]);
-            }
+        for (int c = 0; c < 8; c++) {
+            if (WEIGHTS)
+                dw[c] += dn[c] * e[c] * r;
+            e[c] = r * w[c] * dn[c] - back * e[c];
+            dz[c] *= r;
         }
+        if (row.at.inside) {
+            rows_store8(p.dx, rows_at(p.dx, row.at.t, row.at.h) + column, e);
+            rows_store8(p.dz, rows_at(p.dz, row.at.t, row.at.h) + column, dz);
+        }
+        first += ROWS_THREADS / TEAM;
+        if (first < end)
+            row = gated_norm_load_row<TEAM>(p, first, end, column);
     }
     if (WEIGHTS)
         rows_store_columns<TEAM>(p.partial + (int64_t)blockIdx.x * p.width, dw, (float *)shared, p.width);

@@ -27,12 +27,11 @@ static dt_status rope_rotate(dt_exec *exec, const dt_rope_args *a, const dt_tens
     p.direction = direction;
     for (int i = 0; i < p.pairs; i++)
         p.turns[i] = pow((double)a->theta, -2.0 * i / a->rotary_dim) / 6.283185307179586476925;
-    if (rows_fast(in) && rows_fast(out) && p.pairs % 8 == 0) {
-        bool copies = !p.in_place || p.T < p.T_cap;
-        int32_t items = p.pairs / 8 + (copies ? (p.width - 2 * p.pairs) / 8 : 0);
-        return DT_LAUNCH(err, exec, dtp_blocks(p.T_cap * dtp_blocks(p.heads, ROPE_HEADS) * items, ROWS_THREADS),
-                         ROWS_THREADS, 0, rope_kernel, p, items);
-    }
+    bool copies = !p.in_place || p.T < p.T_cap;
+    int32_t items = p.pairs / 8 + (copies ? (p.width - 2 * p.pairs) / 8 : 0);
+    int64_t threads = p.T_cap * dtp_blocks(p.heads, ROPE_HEADS) * items;
+    if (rows_fast(in) && rows_fast(out) && p.pairs % 8 == 0 && threads <= INT32_MAX)
+        return DT_LAUNCH(err, exec, dtp_blocks(threads, ROWS_THREADS), ROWS_THREADS, 0, rope_kernel, p, items);
     return DT_LAUNCH(err, exec, dtp_blocks(p.T_cap * p.heads * (p.width - p.pairs), ROWS_THREADS), ROWS_THREADS, 0,
                      rope_plain_kernel, p);
 }

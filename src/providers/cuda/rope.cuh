@@ -75,9 +75,10 @@ DT_DEVICE void rope_copy8(const rope_params &p, int64_t t, int first_head, int c
 /* `items` of a token and group of heads: the rotating vectors, then those to be copied. */
 DT_KERNEL(ROWS_THREADS, 1) rope_kernel(DT_GRID_CONSTANT rope_params p, int32_t items)
 {
-    int groups = (p.heads + ROPE_HEADS - 1) / ROPE_HEADS;
-    int64_t i = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x, t = i / (groups * items);
-    int rest = (int)(i - t * (groups * items)), head = rest / items * ROPE_HEADS, item = rest % items;
+    unsigned groups = (unsigned)(p.heads + ROPE_HEADS - 1) / ROPE_HEADS, count = groups * (unsigned)items;
+    unsigned i = blockIdx.x * ROWS_THREADS + threadIdx.x, t = i / count,
+             rest = i - t * count; /* 64 bits divide slowly */
+    int head = (int)(rest / (unsigned)items) * ROPE_HEADS, item = (int)(rest % (unsigned)items);
     if (t >= p.T_cap)
         return;
     if (item < p.pairs / 8)

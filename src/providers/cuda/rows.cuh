@@ -11,7 +11,7 @@
 #include "providers/cuda/device.cuh"
 #include "providers/cuda/elements.cuh"
 
-enum { ROWS_THREADS = 128, ROWS_RUNS = 1024 };
+enum { ROWS_THREADS = 128, ROWS_RUNS = 1024, ROWS_SHARES = 2048 };
 
 /* A [T,heads,D] or [T,D] tensor, or a [D] one (then only `data` and the dtype count). */
 struct rows_view {
@@ -59,7 +59,7 @@ static inline int64_t rows_run_length(int64_t rows)
  * enough, which share what a block loads and computes once. */
 static inline int64_t rows_share(int64_t rows, int64_t step)
 {
-    int64_t turns = rows / (step * 1024);
+    int64_t turns = rows / (step * ROWS_SHARES);
     return step * (turns < 1 ? 1 : turns > 8 ? 8 : turns);
 }
 /* out[i] += the sum over `runs` of partial[run * stride + i], i < width; the runs in fixed order. */

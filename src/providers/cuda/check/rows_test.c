@@ -321,8 +321,9 @@ static dt_embedding_args make_embedding(ot_pool *pool, const layout *l, int64_t 
 {
     uint64_t seed = 53;
     bool oracle = l->dtype == DT_F64;
+    dt_tensor ids = ot_tensor(pool, DT_I32, 1, (const int64_t[]){T_cap + (l->pad ? 1 : 0)}, 0);
     dt_embedding_args a = {DT_EMBEDDING_ARGS,
-                           .ids = ot_tensor(pool, DT_I32, 1, &T_cap, 0),
+                           .ids = dt_tensor_slice(ids, 0, ids.shape[0] - T_cap, ids.shape[0]),
                            .weight = ot_tensor(pool,
                                                oracle       ? DT_F64
                                                : l->aliases ? DT_F32
