@@ -243,12 +243,16 @@ static dt_status add_block(dt_store *s, size_t bytes, char **out, dt_err *err)
     return status;
 }
 
-static dt_status upload_weight(dt_store *s, dt_weight *w, void *to, dt_err *err)
+/* `u`: through page-locked buffers; NULL in host memory. */
+static dt_status upload_weight(dt_store *s, dt_row_upload *u, dt_weight *w, void *to, dt_err *err)
 {
     const dt_st_tensor *t = w->stored.tensor;
     w->value = weight_view(w, to, held_dtype(w), 0);
     if (s->counting)
         return DT_OK;
+    const size_t row = t->bytes / (size_t)t->shape[0];
+    if (t->dtype != DT_F16 && u)
+        return dtp_upload_rows(u, to, row, t->data, row, t->shape[0], err);
     if (t->dtype != DT_F16)
         return dt_exec_upload(s->exec, to, t->data, t->bytes, err);
     float *wide = dtp_calloc((size_t)dtp_weight_count(&w->info), sizeof *wide);
@@ -274,7 +278,7 @@ static dt_status place_mapped(dt_store *s, dt_weight *w, void *user, dt_err *err
     }
     char *memory;
     dt_status status = add_block(s, held_bytes(w), &memory, err);
-    return status == DT_OK ? upload_weight(s, w, memory, err) : status;
+    return status == DT_OK ? upload_weight(s, NULL, w, memory, err) : status;
 }
 
 enum { BLOCK_ALIGNMENT = 256 };
@@ -314,7 +318,7 @@ static dt_status place_block(dt_store *s, dt_row_upload *u, const dt_layer *laye
     for (int i = 0; status == DT_OK && i < n; i++) {
         const int64_t extension = extension_of(layer, w[i]);
         status = extension ? upload_extended(s, u, w[i], memory + offset[i], extension, err)
-                           : upload_weight(s, w[i], memory + offset[i], err);
+                           : upload_weight(s, u, w[i], memory + offset[i], err);
     }
     s->weight_bytes += bytes;
     return status;

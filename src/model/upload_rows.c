@@ -1,7 +1,7 @@
 #include "model/upload_rows.h"
 #include <string.h>
 
-enum { BUFFER_BYTES = 16 << 20 };
+enum { BUFFER_BYTES = 16 << 20, MOST_THREADS = 6 };
 
 static dt_status next_buffer(dt_row_upload *u, char **out, dt_err *err)
 {
@@ -17,6 +17,17 @@ static dt_status next_buffer(dt_row_upload *u, char **out, dt_err *err)
     return status;
 }
 
+/* From mapped files this also reads them: several threads keep several pages on their way. */
+static void spread(const dt_exec *exec, char *to, size_t pitch, const char *from, size_t row, int64_t rows)
+{
+    const int threads = exec->threads < MOST_THREADS ? exec->threads : MOST_THREADS;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(to + (size_t)i * pitch, from + (size_t)i * row, row);
+        memset(to + (size_t)i * pitch + row, 0, pitch - row);
+    }
+}
+
 dt_status dtp_upload_rows(dt_row_upload *u, void *to, size_t pitch, const void *from, size_t row, int64_t rows,
                           dt_err *err)
 {
@@ -27,10 +38,8 @@ dt_status dtp_upload_rows(dt_row_upload *u, void *to, size_t pitch, const void *
         const int64_t n = rows - first < at_once ? rows - first : at_once;
         char *buffer = NULL;
         status = next_buffer(u, &buffer, err);
-        for (int64_t i = 0; status == DT_OK && i < n; i++) {
-            memcpy(buffer + (size_t)i * pitch, (const char *)from + (size_t)(first + i) * row, row);
-            memset(buffer + (size_t)i * pitch + row, 0, pitch - row);
-        }
+        if (status == DT_OK)
+            spread(u->exec, buffer, pitch, (const char *)from + (size_t)first * row, row, n);
         if (status == DT_OK)
             status = dt_exec_upload(u->exec, (char *)to + (size_t)first * pitch, buffer, (size_t)n * pitch, err);
         if (status == DT_OK)
