@@ -3,8 +3,9 @@
  *     CUDA_INJECTION64_PATH=build/bench/libkernel_times.so KERNEL_TIMES=table.txt deltune sft ... --device cuda
  *
  * The driver loads this library into the program; CUPTI reports every kernel with its start and end, those of replayed
- * graphs too. A step ends with the last of its kernels that have "adamw" in their names; the table is the mean of the steps after
- * the rehearsals that come first. Tracing makes a step slower by some percent: times of kernels are good, the time of the step is not. */
+ * graphs too. A step ends with the last of its kernels that have "adamw" in their names; the table is the mean of the
+ * steps after the rehearsals that come first. Tracing makes a step slower by some percent: times of kernels are good,
+ * the time of the step is not. */
 #include <cupti.h>
 #include <stdint.h>
 #include <stdio.h>
