@@ -275,7 +275,7 @@ static dt_status linear_zero_behind(const linear_call *c, const dt_tensor *t)
 template <int GROUPS> static dt_status linear_launch_inner(const linear_call *c, const linear_inner_params &p)
 {
     linear_pack_params pack = linear_pack_params_of(c);
-    int64_t blocks = dtp_blocks(p.T, 16) * p.splits * dtp_blocks(p.R_padded, 8 * GROUPS);
+    int64_t blocks = dtp_blocks(p.T, 16 * p.slabs) * p.splits * dtp_blocks(p.R_padded, 8 * GROUPS);
     int bytes = LINEAR_INNER_WARPS * 16 * 8 * GROUPS * (int)sizeof(float);
     return DT_LAUNCH(c->err, c->exec, blocks + dtp_blocks(linear_pack_units(&pack), LINEAR_INNER_THREADS),
                      LINEAR_INNER_THREADS, bytes, linear_inner_kernel<GROUPS>, p, pack, blocks);
@@ -297,6 +297,7 @@ static dt_status linear_inner(linear_call *c, void *saved)
     p.a_pitch = a->stride[0];
     p.T = c->T;
     p.R = (int32_t)c->R, p.R_padded = (int32_t)c->R_padded, p.splits = (int32_t)c->splits;
+    p.slabs = c->T_cap >= 8192 ? 4 : c->T_cap >= 4096 ? 2 : 1; /* at least 128 blocks */
     p.scale = linear_scale(c->args);
     p.mask = linear_mask_of(c);
     if (!c->fast) {

@@ -131,6 +131,7 @@ struct linear_inner_params {
     const float *a; /* [R, width], f32, row pitch a_pitch */
     int64_t a_pitch, T;
     int32_t R, R_padded, splits; /* part k of U: columns k * R_padded .. */
+    int32_t slabs;               /* of 16 rows a block, 1, 2, 4 or 8: the warps are dealt to them */
     float scale;
     linear_mask mask;
 };
@@ -180,16 +181,17 @@ DT_DEVICE void linear_multiply_step(float (&sum)[GROUPS][4], const uint4 (&x)[2]
         mma_bf16(sum[g], second, b[g][2], b[g][3]);
     }
 }
-/* Adds the warps' sums in their order and writes them as part `split` of U. all: [warp][16 rows][column] */
+/* Adds the sums of a slab's warps in their order and writes them as part `split` of U. all: [warp][16 rows][column] */
 DT_DEVICE void linear_write_inner(const linear_inner_params &p, const float *all, int columns, int64_t t0, int column0,
                                   int split)
 {
-    const int rows = 16;
+    int rows = 16 * p.slabs, warps = LINEAR_INNER_WARPS / p.slabs;
     for (int k = (int)threadIdx.x; k < rows * columns; k += LINEAR_INNER_THREADS) {
         float total = 0.0f;
-        for (int w = 0; w < LINEAR_INNER_WARPS; w++)
-            total += all[w * rows * columns + k];
         int64_t t = t0 + k / columns;
+        int slab = k / (16 * columns);
+        for (int w = 0; w < warps; w++)
+            total += all[(slab * warps + w) * 16 * columns + k % (16 * columns)];
         int column = column0 + k % columns;
         uint16_t u = bf16_bits(p.scale * total);
         if (t >= p.T || column >= p.R_padded)
@@ -207,21 +209,22 @@ DT_DEVICE void linear_write_inner(const linear_inner_params &p, const float *all
             *(uint4 *)((uint16_t *)p.behind.data + t * p.behind.pitch + used + k % spare * 8) = make_uint4(0, 0, 0, 0);
     }
 }
-/* 16 rows by 8 * GROUPS columns of a part of U a block. The warps share its width, 32 columns a step; the next step's
- * operands are on their way meanwhile.
+/* Slabs of 16 rows by 8 * GROUPS columns of a part of U a block. A slab's warps share its width, 32 columns a step; the
+ * next step's operands are on their way meanwhile.
  *
  * A thread loads 16 bytes of a row: columns 8 q .. 8 q + 7 of the step, q = lane % 4. As the order of summation is
  * free, its first four elements are used as those that the fragments of one product want, the others as those of a
  * second: no shared memory, and the eight elements of a thread are one block of the generator. */
 template <int GROUPS> DT_DEVICE void linear_inner_block(const linear_inner_params &p, int64_t block, float *all)
 {
-    const int columns = 8 * GROUPS, stride = LINEAR_INNER_WARPS * 32;
+    const int columns = 8 * GROUPS;
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x / 32, panels = (p.R_padded + columns - 1) / columns;
     int split = (int)(block / panels % p.splits), width = (int)p.mask.width,
         share = (width / 8 + 4 * p.splits - 1) / (4 * p.splits) * 32, from = split * share,
         to = from + share < width ? from + share : width;
-    int64_t t0 = block / panels / p.splits * 16, t = t0 + lane / 4;
-    int column0 = (int)(block % panels) * columns, row = column0 + lane / 4, i = from + warp * 32 + 8 * (lane & 3);
+    int warps = LINEAR_INNER_WARPS / p.slabs, stride = warps * 32, first = from + warp % warps * 32;
+    int64_t t0 = block / panels / p.splits * 16 * p.slabs, t = t0 + warp / warps * 16 + lane / 4;
+    int column0 = (int)(block % panels) * columns, row = column0 + lane / 4, i = first + 8 * (lane & 3);
     linear_inner_place at = {(const uint16_t *)p.x.data + t * p.x.pitch + i,
                              p.a + (int64_t)row * p.a_pitch + i,
                              to - i,
@@ -237,7 +240,7 @@ template <int GROUPS> DT_DEVICE void linear_inner_block(const linear_inner_param
     for (int g = 0; g < GROUPS; g++)
         sum[g][0] = sum[g][1] = sum[g][2] = sum[g][3] = 0.0f;
     linear_load_step(step, p, at);
-    for (int done = from + warp * 32; done < to; done += stride, drawn += stride / 8) {
+    for (int done = first; done < to; done += stride, drawn += (unsigned)stride / 8) {
         uint32_t b[GROUPS][4];
         uint4 x[2] = {step.x[0], step.x[1]};
         bool inside = at.left > 0;

@@ -220,6 +220,11 @@ static void bf16_shapes(void **state)
 static void extended_shapes(void **state)
 {
     const shape list[] = {
+        /* a pack's capacity decides how work is divided: long ones in launches of their own, in slabs */
+        {BF16, .T = 150, .T_cap = 8192, .in = 136, .out = {24, 8}, .n_parts = 2, .rank = {8, 8}, .dropout = 0.1f,
+         .joined = true, .plain = true, .extension = 64},
+        {BF16, .T = 70, .T_cap = 4096, .in = 72, .out = {16}, .n_parts = 1, .rank = {70}, .dropout = 0.1f,
+         .plain = true, .extension = 128},
         {BF16, .T = 70, .T_cap = 128, .in = 328, .out = {72, 40, 8, 8}, .n_parts = 4, .rank = {8, 8, 8, 8},
          .dropout = 0.05f, .joined = true, .plain = true, .recorded = true, .extension = 64},
         {BF16, .T = 65, .T_cap = 80, .in = 96, .out = {24, 16, 40}, .n_parts = 3, .rank = {4, 0, 5}, .dropout = 0.25f,
