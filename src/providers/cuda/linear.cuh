@@ -92,28 +92,26 @@ struct linear_pack_params {
 /* The k-th unit of eight elements of a row. */
 DT_DEVICE void linear_pack_unit(const linear_pack_params &p, int64_t k)
 {
-    int64_t o = k / (p.width / 8);
-    int r0 = (int)(k % (p.width / 8)) * 8;
+    int units = p.width / 8, o = (int)k / units, column = (int)k % units * 8, j = 0;
+    bool there = column < p.period * p.copies;
+    while (j + 1 < p.parts && o >= p.end[j])
+        j++;
+    if (o >= p.end[j])
+        return;
+    o -= j ? (int)p.end[j - 1] : 0;
+    int r = column % p.period - p.row[j];
+    const float *b = p.b[j] + (int64_t)o * p.pitch[j] + r;
+    int64_t at = (int64_t)o * p.out[j].pitch + column;
+    float x[8];
     DT_UNROLL
-    for (int j = 0; j < LINEAR_PARTS; j++) {
-        int64_t before = j ? p.end[j ? j - 1 : 0] : 0;
-        if (j >= p.parts || o < before || o >= p.end[j])
-            continue;
-        float x[8];
+    for (int i = 0; i < 8; i++)
+        x[i] = there && p.b[j] && r + i >= 0 && r + i < p.rank[j] ? b[i] : 0.0f;
+    if (p.out[j].is_float) {
         DT_UNROLL
-        for (int i = 0; i < 8; i++) {
-            int r = (r0 + i) % p.period - p.row[j];
-            x[i] = p.b[j] && r0 < p.period * p.copies && r >= 0 && r < p.rank[j] ? p.b[j][(o - before) * p.pitch[j] + r]
-                                                                                 : 0.0f;
-        }
-        int64_t at = (o - before) * p.out[j].pitch + r0;
-        if (p.out[j].is_float) {
-            DT_UNROLL
-            for (int i = 0; i < 8; i++)
-                ((float *)p.out[j].data)[at + i] = x[i];
-        } else
-            *(uint4 *)((uint16_t *)p.out[j].data + at) = pack8(x);
-    }
+        for (int i = 0; i < 8; i++)
+            ((float *)p.out[j].data)[at + i] = x[i];
+    } else
+        *(uint4 *)((uint16_t *)p.out[j].data + at) = pack8(x);
 }
 DT_KERNEL(LINEAR_THREADS, 1) linear_pack_kernel(const linear_pack_params p)
 {
