@@ -90,7 +90,7 @@ typedef struct fixture {
     dt_model *model;
 } fixture;
 
-static fixture open_model(dt_tune tune)
+static fixture open_folder(const char *model, dt_tune tune)
 {
     fixture f = {0};
     dt_err err = {0};
@@ -99,7 +99,7 @@ static fixture open_model(dt_tune tune)
     assert_ok(dt_ctx_create(&f.ctx, &err), &err);
     assert_ok(dt_ctx_load_plugin(f.ctx, DT_EMULATED_PLUGIN, 0, NULL, &err), &err);
     assert_ok(dt_exec_create(&f.exec, f.ctx, DT_DEVICE_CUDA, 0, 1, &err), &err);
-    const dt_model_options options = {.folder = folder,
+    const dt_model_options options = {.folder = model,
                                       .tune = tune,
                                       .lora = tune == DT_TUNE_LORA ? &lora : NULL,
                                       .activation = DT_BF16,
@@ -108,9 +108,13 @@ static fixture open_model(dt_tune tune)
     return f;
 }
 
+static fixture open_model(dt_tune tune)
+{
+    return open_folder(folder, tune);
+}
+
 static void close_model(fixture *f)
 {
-    assert_int_equal(dt_exec_memory_usage(f->exec).peak, 0); /* planned, not allocated */
     dtp_model_close(f->model);
     dt_exec_free(f->exec);
     dt_ctx_free(f->ctx);
@@ -147,7 +151,24 @@ static void the_4b_shape(void **state)
     assert_true(gib(plan(&f, 512, DT_RECOMPUTE_ALL, 0).total) < 9);
     assert_true(gib(plan(&f, 8192, DT_RECOMPUTE_NONE, 0).total) < 32);
     assert_true(gib(plan(&f, 8192, DT_RECOMPUTE_ALL, 0).total) < 12);
+    assert_int_equal(dt_exec_memory_usage(f.exec).peak, 0); /* planned, not allocated */
     close_model(&f);
+}
+
+/* What is planned is what is then allocated, no more and no less. */
+static void the_plan_holds(void **state)
+{
+    (void)state;
+    static const dt_tune tunes[] = {DT_TUNE_LORA, DT_TUNE_FULL};
+    for (int i = 0; i < 2; i++) {
+        fixture f = open_folder(DT_TEST_DATA "/tiny_dense/model", tunes[i]);
+        dt_err err = {0};
+        const dt_plan_report r = plan(&f, 1024, DT_RECOMPUTE_NONE, 0);
+        assert_ok(dtp_model_load(f.model, &err), &err);
+        assert_ok(dtp_model_rehearse(f.model, true, &err), &err);
+        assert_int_equal(dt_exec_memory_usage(f.exec).peak, r.total);
+        close_model(&f);
+    }
 }
 
 /* auto recomputes as few layers as fit: one less would not. */
@@ -193,6 +214,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_4b_shape),
+        cmocka_unit_test(the_plan_holds),
         cmocka_unit_test(the_least_recomputation),
         cmocka_unit_test(refusals_name_the_remedy),
     };

@@ -384,8 +384,14 @@ static void not_finite(void **state)
     char *arguments = arguments_for("infinite", more);
     char *expected = dtp_format("step 1: the loss is not finite on %s; first in the output of layer 1", device_name());
     program_fails("", arguments, 1, expected);
-    free(expected);
     assert_int_equal(check_folders("infinite"), -1);
+    /* a device is further ahead when nothing is logged: the step is named all the same, also in bfloat16 */
+    char *quiet = dtp_format(
+        "%s --torch_dtype bfloat16 --logging_steps 100 --logging_first_step false --save_steps 100", arguments);
+    program_fails("", quiet, 1, expected);
+    assert_int_equal(check_folders("infinite"), -1);
+    free(quiet);
+    free(expected);
     free(arguments);
     free(more);
     more = dtp_format("--model %s --max_steps 3 --save_steps 1 --add_version false --lora_rank 4 --on_nonfinite skip",

@@ -3,6 +3,7 @@
 #include "core/test.h"
 
 #include "core/file.h"
+#include "operators/recorded.h"
 
 #include <deltune/dispatch.h>
 #include <deltune/op/causal_conv1d.h>
@@ -178,6 +179,48 @@ static void replay_has_the_bits_of_calls(void **state)
     free_step(&s);
 }
 
+typedef struct counted_step {
+    step s;
+    int calls;
+} counted_step;
+
+static dt_status count_and_queue(void *user, dt_err *err)
+{
+    counted_step *c = user;
+    c->calls++;
+    return queue_step(&c->s, err);
+}
+
+/* Call by call, then recorded, then replayed; all again when somebody else serves an operator or the workspace moves.
+ */
+static void recorded_work_is_recorded_again(void **state)
+{
+    (void)state;
+    counted_step c = {.calls = 0};
+    dt_recorded r = {0};
+    dt_err err = {0};
+    make_step(&c.s);
+    dt_exec *exec = c.s.f.exec;
+    fill(c.s.in, 0);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            memset(c.s.out, 0, BYTES);
+            assert_ok(dtp_recorded_run(&r, exec, true, count_and_queue, &c, &err), &err);
+            assert_ok(dt_exec_synchronize(exec, &err), &err);
+            assert_true(c.s.out[T * C - 1] != 0); /* it ran, each way */
+        }
+        assert_int_equal(c.calls, 2 * (round + 1));
+        if (round == 0)
+            assert_ok(dt_ctx_choose(c.s.f.ctx, "gdn=cuda", &err), &err);
+        else
+            assert_ok(dt_exec_reserve(exec, 1 << 20, &err), &err);
+    }
+    assert_ok(dtp_recorded_run(&r, exec, false, count_and_queue, &c, &err), &err); /* not wanted: the calls */
+    assert_int_equal(c.calls, 7);
+    dtp_recorded_release(&r, exec);
+    free_step(&c.s);
+}
+
 static void recordings_only_queue(void **state)
 {
     (void)state;
@@ -205,6 +248,7 @@ int main(void)
         cmocka_unit_test(usage_is_counted),
         cmocka_unit_test(host_does_without),
         cmocka_unit_test(replay_has_the_bits_of_calls),
+        cmocka_unit_test(recorded_work_is_recorded_again),
         cmocka_unit_test(recordings_only_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
