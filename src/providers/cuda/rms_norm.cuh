@@ -71,12 +71,15 @@ template <int TEAM, int VECS, int ROWS> DT_KERNEL(ROWS_THREADS, 1) rms_norm_forw
     rms_norm_row at[ROWS];
     uint4 x[ROWS][VECS];
     float w[VECS][8], square[ROWS];
+    if (TEAM == ROWS_THREADS) /* measured: wide rows are faster when the weight is loaded first, narrow ones last */
+        rms_norm_weight<TEAM>(w, p);
     DT_UNROLL
     for (int i = 0; i < ROWS; i++) {
         at[i] = rms_norm_locate(p, first + i * TEAMS, p.rows);
         rms_norm_load<TEAM>(x[i], p.x, at[i], p.width);
     }
-    rms_norm_weight<TEAM>(w, p); /* after the rows: their loads are under way */
+    if (TEAM < ROWS_THREADS)
+        rms_norm_weight<TEAM>(w, p);
     DT_UNROLL
     for (int i = 0; i < ROWS; i++) {
         square[i] = 0.0f;

@@ -94,11 +94,11 @@ template <int TEAM, bool WEIGHTS> DT_KERNEL(ROWS_THREADS, 1) gated_norm_backward
     DT_SHARED(shared);
     int column = (int)threadIdx.x % TEAM * 8;
     int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
-    gated_norm_gradient_row row = gated_norm_load_row<TEAM>(p, first, end, column);
     float w[8] = {0}, dw[8] = {0};
     if (column < p.width)
         rows_weight8(w, p.weight, column);
-    while (first < end) {
+    for (; first < end; first += ROWS_THREADS / TEAM) {
+        gated_norm_gradient_row row = gated_norm_load_row<TEAM>(p, first, end, column);
         float e[8], gate[8], d[8], dn[8], dz[8], sum[2] = {0}; /* sums of x^2 and of x w dn; dz still without r */
         unpack8(e, row.x);
         unpack8(gate, row.z);
@@ -124,9 +124,6 @@ template <int TEAM, bool WEIGHTS> DT_KERNEL(ROWS_THREADS, 1) gated_norm_backward
             rows_store8(p.dx, rows_at(p.dx, row.at.t, row.at.h) + column, e);
             rows_store8(p.dz, rows_at(p.dz, row.at.t, row.at.h) + column, dz);
         }
-        first += ROWS_THREADS / TEAM;
-        if (first < end)
-            row = gated_norm_load_row<TEAM>(p, first, end, column);
     }
     if (WEIGHTS)
         rows_store_columns<TEAM>(p.partial + (int64_t)blockIdx.x * p.width, dw, (float *)shared, p.width);

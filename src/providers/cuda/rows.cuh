@@ -11,7 +11,7 @@
 #include "providers/cuda/device.cuh"
 #include "providers/cuda/elements.cuh"
 
-enum { ROWS_THREADS = 128, ROWS_RUNS = 1024, ROWS_SHARES = 2048 };
+enum { ROWS_THREADS = 128, ROWS_RUNS = 1024, ROWS_SHARES = 4096 };
 
 /* A [T,heads,D] or [T,D] tensor, or a [D] one (then only `data` and the dtype count). */
 struct rows_view {

@@ -81,7 +81,7 @@ static void rms_norm(void **state)
     (void)state;
     const int64_t cases[][4] = {{3, 5, 2, 64},     {50, 51, 3, 256}, {21, 21, 1, 250}, {9, 12, 1, 1024},
                                 {17, 17, 1, 2560}, {2, 2, 2, 4096},  {2, 3, 1, 5120},  {1, 1, 1, 6144},
-                                {0, 4, 1, 32},     {2, 2, 1, 8200}};
+                                {0, 4, 1, 32},     {2, 2, 1, 8200},  {520, 521, 64, 8} /* several turns a block */};
     const dt_op_set *set = emulated_set(DT_OP_RMS_NORM);
     for (size_t i = 0; i < COUNT(cases); i++) {
         const int64_t *k = cases[i];
