@@ -44,8 +44,8 @@ static inline char *program_output(void)
     return text;
 }
 
-/* The same tests run on devices: DT_TEST_DEVICE holds the arguments that name one; without it they run on the CPU, whatever
- * card and plug-in this machine has. Caller frees. */
+/* The same tests run on devices: DT_TEST_DEVICE holds the arguments that name one; without it they run on the CPU,
+ * whatever card and plug-in this machine has. Caller frees. */
 static inline char *on_device(const char *arguments)
 {
     const char *given = strstr(arguments, "--device cuda") ? NULL : getenv("DT_TEST_DEVICE");

@@ -10,8 +10,8 @@
 extern const dt_arg_group dtp_device_arguments;
 
 /* A context and an execution context as the arguments ask; device auto takes the best that is there. The plug-in of a
- * device, libdeltune-DEVICE.so, is found beside the program and in the installation's plug-in folder; which file it was,
- * or why device auto is not the device it is for, is said on stderr. Free with dt_exec_free, then dt_ctx_free.
+ * device, libdeltune-DEVICE.so, is found beside the program and in the installation's plug-in folder; which file it
+ * was, or why device auto is not the device it is for, is said on stderr. Free with dt_exec_free, then dt_ctx_free.
  * Errors: DT_E_ARG, DT_E_UNAVAILABLE with each candidate's reason. */
 dt_status dtp_open_device(dt_ctx **ctx_out, dt_exec **exec_out, const dt_args *args, dt_err *err);
 

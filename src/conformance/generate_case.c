@@ -271,7 +271,7 @@ static bool make_grad_norm(dt_case *c, dt_draw *d, double size)
     int64_t n = add_segments(c, d, size, false);
     bool infinite = size > 0.2 && draw(d) % 3 == 0;
     bool good =
-        n >= 0 && add(c, d, "grad", SHAPE(n), FILL_NORMAL) && add(c, d, "first_nonfinite", SHAPE(1), FILL_NORMAL);
+        n > 0 && add(c, d, "grad", SHAPE(n), FILL_NORMAL) && add(c, d, "first_nonfinite", SHAPE(1), FILL_NORMAL);
     if (good && infinite)
         for (int i = 0; i < 3; i++)
             c->tensor[1].values[between(d, 0, n - 1)] = i ? INFINITY : NAN;
