@@ -35,6 +35,7 @@ static void print_table(const dt_model_case_report *report)
     print_kind(report, "loss", "loss");
     print_kind(report, "weight gradients", "grad.");
     print_kind(report, "LoRA gradients", "grad.base_model.");
+    print_kind(report, "half of these", "median.");
     for (size_t i = 0; i < report->n_rows; i++)
         if (!report->row[i].passed)
             printf("       %s: %.2e (of %.0e)\n", report->row[i].name, report->row[i].error, report->row[i].tolerance);

@@ -11,13 +11,15 @@
 /* Relative L2 allowed against float64 (docs/numerics.md). */
 typedef struct {
     double hidden, loss, grad, gate_grad, lora_grad;
+    double median_grad, median_lora_grad; /* half of the tensors are within it; 0 = not judged */
 } tolerances;
 /* gate_grad: A_log and dt_bias, sums of small differences over all tokens. */
-static const tolerances f32_tolerances = {3e-5, 1e-5, 3e-4, 1e-3, 2e-4};
-/* The cases are small and badly conditioned: PyTorch's own run of tiny_dense in bf16 is off by 6.3e-2 in hidden states and
- * by up to 0.36 in gradients (0.31 in those of the gates, tensors of a few numbers). One and a half and twice that, which
- * a missing term or a wrong sign exceeds; the arithmetic of gradients is what the fp32 check is for. */
-static const tolerances bf16_tolerances = {8e-2, 1e-2, 0.54, 0.62, 0.54};
+static const tolerances f32_tolerances = {3e-5, 1e-5, 3e-4, 1e-3, 2e-4, 0, 0};
+/* The cases are small and badly conditioned in bf16: PyTorch's own bf16 run of tiny_dense is off by 6.3e-2 in hidden
+ * states, by 0.20 (median) to 0.36 in gradients of weights (0.31 of the gates), by 0.25 to 0.72 in those of adapters.
+ * One and a half times its error, twice for the gates (a few numbers each), a quarter more where that is near 1: what a
+ * missing term or a wrong sign exceeds. The arithmetic of gradients is what the fp32 check is for. */
+static const tolerances bf16_tolerances = {8e-2, 1e-2, 0.54, 0.62, 0.9, 0.3, 0.37};
 
 typedef struct {
     int32_t *ids, *labels;
@@ -254,6 +256,32 @@ static void stored_name(char out[DT_MAX_NAME + 64], const model_case *c, const c
              segment + (inside ? strlen(prefix) : 0));
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The median of the errors of rows `first` and later. */
+static dt_status compare_median(model_case *c, size_t first, bool lora, dt_err *err)
+{
+    const double tolerance = lora ? c->tolerance->median_lora_grad : c->tolerance->median_grad;
+    const size_t n = c->report->n_rows - first;
+    if (n == 0 || tolerance == 0)
+        return DT_OK;
+    double *errors = dtp_calloc(n, sizeof *errors);
+    if (!errors)
+        return dt_fail(err, DT_E_NOMEM, "no memory for the report");
+    for (size_t i = 0; i < n; i++) {
+        const double error = c->report->row[first + i].error;
+        errors[i] = isnan(error) ? INFINITY : error;
+    }
+    qsort(errors, n, sizeof *errors, by_value);
+    const double median = errors[n / 2];
+    free(errors);
+    return add_row(c->report, lora ? "median.lora" : "median.weights", median, tolerance, err);
+}
+
 static dt_status compare_gradients(model_case *c, const dt_st *expected, bool lora, dt_err *err)
 {
     const dt_trainable *t = dtp_model_trainable(c->model);
@@ -263,6 +291,7 @@ static dt_status compare_gradients(model_case *c, const dt_st *expected, bool lo
     dt_status status = dt_exec_download(c->exec, grad, t->grad, (size_t)t->count * sizeof *grad, err);
     if (status == DT_OK)
         status = dt_exec_synchronize(c->exec, err);
+    const size_t first = c->report->n_rows;
     for (int64_t i = 0; status == DT_OK && i < t->n_segments; i++) {
         char name[DT_MAX_NAME + 64];
         const float *reference;
@@ -280,7 +309,7 @@ static dt_status compare_gradients(model_case *c, const dt_st *expected, bool lo
                         err);
     }
     free(grad);
-    return status;
+    return status == DT_OK ? compare_median(c, first, lora, err) : status;
 }
 
 /* ---- running ---- */
