@@ -86,12 +86,13 @@ static bool linear_has_room(const linear_call *c)
         room = room && linear_extends(&a->part[j].weight, a->extension);
     return room;
 }
-/* Parts of U where there is room behind x: as many as fit, as far as each still gives every warp a step. */
+/* Parts of U where there is room behind x: as many as fit, as far as each still gives every warp a step, and no more
+ * than make 128 blocks (a multiprocessor holds one). */
 static int64_t linear_splits(const linear_call *c)
 {
     int64_t fit = c->R ? dtp_min(c->args->extension, 64) / c->R_padded : 0,
-            useful = dtp_blocks(c->in, LINEAR_INNER_WARPS * 32);
-    return c->T_cap <= LINEAR_SHORT && fit > 1 ? dtp_min(fit, useful) : 1;
+            useful = dtp_min(dtp_blocks(c->in, LINEAR_INNER_WARPS * 32), c->T_cap ? 128 / dtp_blocks(c->T_cap, 16) : 1);
+    return c->T_cap <= LINEAR_SHORT && dtp_min(fit, useful) > 1 ? dtp_min(fit, useful) : 1;
 }
 /* Looks at shapes only when `workspace` is NULL. */
 static linear_call linear_plan(const dt_linear_args *a, void *workspace)
