@@ -263,15 +263,14 @@ attention_backward_kernel(DT_GRID_CONSTANT attention_params p, int32_t key_slots
 template <int D> DT_KERNEL(ATTENTION_MEAN_THREADS, 4) attention_mean_kernel(DT_GRID_CONSTANT attention_params p)
 {
     enum { LANES = D / 8, ROWS = ATTENTION_MEAN_THREADS / LANES };
-    const int64_t T = p.q_cu[p.n_seq_cap];
+    const int T = p.q_cu[p.n_seq_cap], rows = T * p.heads;
     const int unit = (int)threadIdx.x % LANES, column = unit % (D / 32) * 32 + unit / (D / 32) * 2;
-    for (int64_t first = (int64_t)blockIdx.x * ROWS; first < T * p.heads; first += (int64_t)gridDim.x * ROWS) {
-        const int64_t i = first + (int)threadIdx.x / LANES, row = i / p.heads, head = i % p.heads;
+    for (int first = (int)blockIdx.x * ROWS; first < rows; first += (int)gridDim.x * ROWS) {
+        const int i = first + (int)threadIdx.x / LANES, row = i / p.heads, head = i - row * p.heads;
         float sum = 0.0f;
         if (row < T) {
-            const uint16_t *o = attention_at(p.o, row, (int)head) + column,
-                           *d_o = attention_at(p.d_o, row, (int)head) + column;
-            const uint2 rest = *(const uint2 *)(p.rest + i * D + unit * 8);
+            const uint16_t *o = attention_at(p.o, row, head) + column, *d_o = attention_at(p.d_o, row, head) + column;
+            const uint2 rest = *(const uint2 *)(p.rest + (int64_t)i * D + unit * 8);
             DT_UNROLL
             for (int k = 0; k < 4; k++) {
                 const uint32_t x = *(const uint32_t *)(o + 8 * k), y = *(const uint32_t *)(d_o + 8 * k),

@@ -221,6 +221,12 @@ DT_DEVICE void attention_backward_sm90_block(const attention_params &p, const at
     DT_SHARED(shared);
     const uint32_t base = shared_address(shared), barriers = base + shape::BARRIERS;
     attention_walk w;
+    if (threadIdx.x == 0) {
+        prefetch_map(maps.q);
+        prefetch_map(maps.k);
+        prefetch_map(maps.v);
+        prefetch_map(maps.d_o);
+    }
     if (!attention_find(w.t, p, slot, KEYS ? (int)ATTENTION_ROWS : p.tokens))
         return;
     w.kv_head = kv_head;

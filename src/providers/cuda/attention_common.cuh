@@ -44,12 +44,10 @@ DT_DEVICE bool attention_find(attention_tile &t, const attention_params &p, int 
     int low = 0, high = p.n_seq_cap;
     if (slot < 0 || high == 0)
         return false;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (p.q_cu[middle] / size + middle <= slot)
-            low = middle;
-        else
-            high = middle;
+    while (high - low > 1) { /* all lanes look at once: a load takes long */
+        int step = (high - low + 31) / 32, n = low + ((int)threadIdx.x & 31) * step;
+        low += (count_lanes(n < high && p.q_cu[n] / size + n <= slot) - 1) * step;
+        high = low + step < high ? low + step : high;
     }
     t.row0 = p.q_cu[low];
     t.length = p.q_cu[low + 1] - t.row0;

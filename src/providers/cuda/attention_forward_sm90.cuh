@@ -9,13 +9,16 @@ struct attention_maps {
     tensor_map q, k, v, d_o;
 };
 
+/* Two warpgroups: two stages of keys, and the scores of the next keys are made during the softmax. One, for packs with
+ * fewer tiles than the card has multiprocessors twice: one stage, so that two blocks share a multiprocessor. */
 template <int D, int GROUPS> struct attention_forward_sm90_shape {
     enum {
         TILE = ATTENTION_ROWS * D * 2,
+        STAGES = GROUPS,
         Q = 0,
         K = Q + GROUPS * TILE,
-        V = K + 2 * TILE,
-        BARRIERS = V + 2 * TILE, /* K (the first time Q too) and V are there, two stages each */
+        V = K + STAGES * TILE,
+        BARRIERS = V + STAGES * TILE, /* K (the first time Q too) and V are there, STAGES each */
         SHARED = BARRIERS + 4 * 8,
         THREADS = GROUPS * 128
     };
@@ -43,21 +46,54 @@ struct attention_keys {
     int head, tiles;
     uint32_t q, k, v, barriers;
 };
-template <int D, bool VALUES> DT_DEVICE void attention_copy_keys(const attention_keys &keys, int n, int more_bytes)
+template <int D, int STAGES, bool VALUES>
+DT_DEVICE void attention_copy_keys(const attention_keys &keys, int n, int more_bytes)
 {
-    const uint32_t stage = (uint32_t)(n & 1) * (ATTENTION_ROWS * D * 2),
-                   barrier = keys.barriers + (uint32_t)((n & 1) * 8 + (VALUES ? 16 : 0));
+    const uint32_t stage = (uint32_t)(n % STAGES) * (ATTENTION_ROWS * D * 2),
+                   barrier = keys.barriers + (uint32_t)(n % STAGES * 8 + (VALUES ? 16 : 0));
     barrier_expect(barrier, ATTENTION_ROWS * D * 2 + more_bytes);
     attention_copy_tile<D>((VALUES ? keys.v : keys.k) + stage, VALUES ? keys.maps->v : keys.maps->k, keys.head,
                            keys.row0 + n * ATTENTION_ROWS, barrier);
 }
-template <int D> DT_DEVICE void attention_begin_scores(float (&s)[32], const attention_keys &keys, int n)
+template <int D, int STAGES> DT_DEVICE void attention_begin_scores(float (&s)[32], const attention_keys &keys, int n)
 {
-    barrier_wait(keys.barriers + (uint32_t)((n & 1) * 8), n >> 1 & 1);
+    barrier_wait(keys.barriers + (uint32_t)(n % STAGES * 8), n / STAGES & 1);
     mm_begin<ISA_WGMMA>();
     mm_ss<ISA_WGMMA, 64, D / 16, K_MAJOR, K_MAJOR>(
-        s, keys.q, ATTENTION_PANEL, keys.k + (uint32_t)(n & 1) * (ATTENTION_ROWS * D * 2), ATTENTION_PANEL, false);
+        s, keys.q, ATTENTION_PANEL, keys.k + (uint32_t)(n % STAGES) * (ATTENTION_ROWS * D * 2), ATTENTION_PANEL, false);
     mm_commit<ISA_WGMMA>();
+}
+/* Adds the values of tile n with the weights s, and waits for that and for scores that were begun before. */
+template <int D, int STAGES>
+DT_DEVICE void attention_add_values(attention_state<D> &x, const float (&s)[32], const attention_keys &keys, int n)
+{
+    uint32_t a[4][4];
+    pack_operand<64>(a, s);
+    barrier_wait(keys.barriers + (uint32_t)(n % STAGES * 8 + 16), n / STAGES & 1);
+    attention_times_values<ISA_WGMMA>(x, a, keys.v + (uint32_t)(n % STAGES) * (ATTENTION_ROWS * D * 2));
+    mm_wait<ISA_WGMMA, 0>();
+    DT_UNROLL
+    for (int part = 0; part < attention_state<D>::PARTS; part++)
+        mm_read<ISA_WGMMA>(x.o[part]);
+}
+/* Tile n, with one stage. */
+template <int D>
+DT_DEVICE void attention_forward_whole_step(attention_state<D> &x, const attention_keys &keys, int n, bool masked,
+                                            float scale)
+{
+    const bool copies = threadIdx.x == 0 && n + 1 < keys.tiles;
+    float s[32];
+    attention_begin_scores<D, 1>(s, keys, n);
+    mm_wait<ISA_WGMMA, 0>();
+    mm_read<ISA_WGMMA>(s);
+    block_sync();
+    if (copies)
+        attention_copy_keys<D, 1, false>(keys, n + 1, 0);
+    attention_softmax(s, x, n * ATTENTION_ROWS, masked, scale);
+    attention_add_values<D, 1>(x, s, keys, n);
+    block_sync();
+    if (copies)
+        attention_copy_keys<D, 1, true>(keys, n + 1, 0);
 }
 /* Tile n, whose scores s holds; leaves those of the next. */
 template <int D, bool MORE>
@@ -65,23 +101,16 @@ DT_DEVICE void attention_forward_step(float (&s)[32], attention_state<D> &x, con
                                       bool masked, float scale)
 {
     float next[32];
-    uint32_t a[4][4];
     block_sync(); /* nobody reads keys n and values n - 1 any more */
     if (threadIdx.x == 0 && MORE) {
-        attention_copy_keys<D, true>(keys, n + 1, 0);
+        attention_copy_keys<D, 2, true>(keys, n + 1, 0);
         if (n + 2 < keys.tiles)
-            attention_copy_keys<D, false>(keys, n + 2, 0);
+            attention_copy_keys<D, 2, false>(keys, n + 2, 0);
     }
     if (MORE)
-        attention_begin_scores<D>(next, keys, n + 1);
+        attention_begin_scores<D, 2>(next, keys, n + 1);
     attention_softmax(s, x, n * ATTENTION_ROWS, masked, scale);
-    pack_operand<64>(a, s);
-    barrier_wait(keys.barriers + (uint32_t)((n & 1) * 8 + 16), n >> 1 & 1);
-    attention_times_values<ISA_WGMMA>(x, a, keys.v + (uint32_t)(n & 1) * (ATTENTION_ROWS * D * 2));
-    mm_wait<ISA_WGMMA, 0>();
-    DT_UNROLL
-    for (int part = 0; part < attention_state<D>::PARTS; part++)
-        mm_read<ISA_WGMMA>(x.o[part]);
+    attention_add_values<D, 2>(x, s, keys, n);
     if (MORE) {
         mm_read<ISA_WGMMA>(next);
         DT_UNROLL
@@ -100,6 +129,11 @@ DT_DEVICE void attention_forward_sm90_block(const attention_params &p, const att
               slots = (int)gridDim.x / p.kv_heads,
               slot = slots - 1 - (int)blockIdx.x / p.kv_heads; /* the longest tiles of a sample first */
     attention_tile t;
+    if (threadIdx.x == 0) {
+        prefetch_map(maps.q);
+        prefetch_map(maps.k);
+        prefetch_map(maps.v);
+    }
     if (!attention_find(t, p, slot, GROUPS * p.tokens))
         return;
     const int start = t.start + group * p.tokens, end = t.start + GROUPS * p.tokens, rows = p.tokens * p.group,
@@ -129,29 +163,34 @@ DT_DEVICE void attention_forward_sm90_block(const attention_params &p, const att
         for (int i = 0; i < GROUPS; i++)
             attention_copy_tile<D>(base + shape::Q + (uint32_t)(i * shape::TILE), maps.q, kv_head * p.group,
                                    (int64_t)t.row0 + t.start + i * p.tokens, keys.barriers);
-        attention_copy_keys<D, false>(keys, 0, GROUPS * rows * D * 2);
-        attention_copy_keys<D, true>(keys, 0, 0);
-        if (tiles > 1)
-            attention_copy_keys<D, false>(keys, 1, 0);
+        attention_copy_keys<D, shape::STAGES, false>(keys, 0, GROUPS * rows * D * 2);
+        attention_copy_keys<D, shape::STAGES, true>(keys, 0, 0);
+        if (shape::STAGES > 1 && tiles > 1)
+            attention_copy_keys<D, shape::STAGES, false>(keys, 1, 0);
     }
     attention_state<D> x;
-    float s[32];
     attention_start(x, p, t, start);
-    attention_begin_scores<D>(s, keys, 0);
-    mm_wait<ISA_WGMMA, 0>();
-    mm_read<ISA_WGMMA>(s);
-    int n = 0;
-    for (; n < tiles - 1 && n < unmasked; n++)
-        attention_forward_step<D, true>(s, x, keys, n, false, p.scale_log2);
-    for (; n < tiles - 1; n++)
-        attention_forward_step<D, true>(s, x, keys, n, true, p.scale_log2);
-    attention_forward_step<D, false>(s, x, keys, n, true, p.scale_log2);
+    if constexpr (shape::STAGES == 1) {
+        for (int n = 0; n < tiles; n++)
+            attention_forward_whole_step(x, keys, n, n >= unmasked, p.scale_log2);
+    } else {
+        float s[32];
+        int n = 0;
+        attention_begin_scores<D, 2>(s, keys, 0);
+        mm_wait<ISA_WGMMA, 0>();
+        mm_read<ISA_WGMMA>(s);
+        for (; n < tiles - 1 && n < unmasked; n++)
+            attention_forward_step<D, true>(s, x, keys, n, false, p.scale_log2);
+        for (; n < tiles - 1; n++)
+            attention_forward_step<D, true>(s, x, keys, n, true, p.scale_log2);
+        attention_forward_step<D, false>(s, x, keys, n, true, p.scale_log2);
+    }
     /* all of the warpgroup have made their last scores: its queries may be written over */
     attention_finish<ISA_WGMMA>(x, p, at, keys.q);
 }
 
 template <int D, int GROUPS>
-DT_KERNEL(GROUPS * 128, 1)
+DT_KERNEL(GROUPS * 128, 3 - GROUPS)
 attention_forward_sm90_kernel(DT_GRID_CONSTANT attention_params p, DT_GRID_CONSTANT attention_maps maps)
 {
     if constexpr (DT_RUNS_HERE(ISA_WGMMA)) {

@@ -373,6 +373,22 @@ static inline int shuffle_xor_int(int x, int n)
     return emu_shuffle(x, [=](int lane) { return lane ^ n; });
 }
 
+static inline int count_lanes(bool yes)
+{
+    struct slot {
+        bool yes;
+        int count;
+    } mine = {yes, 0};
+    emu::warp_meet(&mine, [](void **all) {
+        int count = 0;
+        for (int lane = 0; lane < 32; lane++)
+            count += ((slot *)all[lane])->yes;
+        for (int lane = 0; lane < 32; lane++)
+            ((slot *)all[lane])->count = count;
+    });
+    return mine.count;
+}
+
 static inline int uniform(int x)
 {
     return x;
@@ -635,6 +651,7 @@ static inline void copy_box(uint32_t to, const tensor_map &map, int column, int 
         return m.box_rows * m.box_heads * 128;
     });
 }
+static inline void prefetch_map(const tensor_map &) {}
 static inline void copy_bulk(uint32_t to, const void *from, int bytes, uint32_t barrier)
 {
     emu_barriers.at(barrier).copies.push_back([=]() {

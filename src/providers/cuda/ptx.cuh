@@ -73,6 +73,12 @@ DT_DEVICE int shuffle_xor_int(int x, int lanes)
     return __shfl_xor_sync(~0u, x, lanes);
 }
 
+/* How many lanes of the warp say yes. */
+DT_DEVICE int count_lanes(bool yes)
+{
+    return __popc(__ballot_sync(~0u, yes));
+}
+
 /* x, known to the compiler to be the same in all lanes: roles of warpgroups branch on it. */
 DT_DEVICE int uniform(int x)
 {
@@ -267,6 +273,13 @@ DT_DEVICE void copy_box(uint32_t to, const tensor_map &map, int column, int head
                  "%4}], [%5];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(head), "r"(row), "r"(barrier)
                  : "memory");
+#endif
+}
+/* The first copy by a map has to fetch it; this does so ahead. */
+DT_DEVICE void prefetch_map(const tensor_map &map)
+{
+#if DT_HOPPER
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 #endif
 }
 /* `bytes` contiguous bytes, a multiple of 16. */
