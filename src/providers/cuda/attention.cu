@@ -32,8 +32,9 @@ static attention_params attention_make_params(const dt_attention_args *a)
 
 static bool attention_row_ready(const dt_tensor *t)
 {
-    return !t->data ||
-           (t->dtype == DT_BF16 && ((uintptr_t)t->data & 15) == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0);
+    const int64_t far = 1 << 24; /* inside a tile 32 bits must do */
+    return !t->data || (t->dtype == DT_BF16 && ((uintptr_t)t->data & 15) == 0 && t->stride[0] % 8 == 0 &&
+                        t->stride[1] % 8 == 0 && t->stride[0] <= far && t->stride[1] <= far);
 }
 /* The tile kernels' domain. Backward needs what their forward saves; whatever saved it, the plain kernels need less. */
 static bool attention_by_tiles(const dt_attention_args *a, const dtp_cuda_facts *facts)

@@ -259,12 +259,12 @@ attention_backward_kernel(DT_GRID_CONSTANT attention_params p, int32_t key_slots
 
 /* ---- before them: mean = sum do.o of every row and head; rows behind the pack of all gradients ---- */
 
-/* A lane has the columns 32 g + 8 k + 2 c and the next: those whose rest lies together (attention_store_rest). */
+/* A lane has columns 8 k, 8 k + 1 for four k: those whose rest lies together (attention_store_rest). */
 template <int D> DT_KERNEL(ATTENTION_MEAN_THREADS, 4) attention_mean_kernel(DT_GRID_CONSTANT attention_params p)
 {
     enum { LANES = D / 8, ROWS = ATTENTION_MEAN_THREADS / LANES };
     const int T = p.q_cu[p.n_seq_cap], rows = T * p.heads;
-    const int unit = (int)threadIdx.x % LANES, column = unit % (D / 32) * 32 + unit / (D / 32) * 2;
+    const int unit = (int)threadIdx.x % LANES, column = unit / 8 * 64 + unit % 2 * 32 + unit % 8 / 2 * 2;
     for (int first = (int)blockIdx.x * ROWS; first < rows; first += (int)gridDim.x * ROWS) {
         const int i = first + (int)threadIdx.x / LANES, row = i / p.heads, head = i - row * p.heads;
         float sum = 0.0f;

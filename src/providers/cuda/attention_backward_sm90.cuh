@@ -1,11 +1,14 @@
 /* Attention backward for Hopper. The arithmetic is that of attention_backward.cuh; the work is divided differently.
  *
- * Three warpgroups. Of the third, one thread (the loader) starts the bulk copies and, in blocks of keys, one warp (the
- * teller) fetches lse and mean of the query tiles; the first makes S and P, the second dP and dS. Two tiles X, Y stay,
- * two tiles U, W a stage are walked, two stages: blocks of keys     X = K, Y = V, U = Q, W = dO:   S^T = X U^T, dP^T =
- * Y W^T,  dV += P^T W,  dK += dS^T U blocks of queries  X = Q, Y = dO, U = K, W = V:   S = X U^T,   dP = Y W^T, dQ +=
- * dS U Everything is handed over by barriers in shared memory, so that the first warpgroup works up to a tile ahead and
- * the products of one overlap the elementwise part of the other. */
+ * Three warpgroups. The first makes S and P, the second dP and dS. Of the third, two threads (the loaders) start the
+ * bulk copies and, in blocks of keys, one warp (the teller) fetches lse and mean of the query tiles. Two tiles X and Y
+ * stay, tiles U and W are walked, two stages of each.
+ *
+ *     blocks of keys     X, Y = K, V    U, W = Q, dO    S^T = X U^T, dP^T = Y W^T    dV += P^T W, dK += dS^T U
+ *     blocks of queries  X, Y = Q, dO   U, W = K, V     S = X U^T, dP = Y W^T        dQ += dS U
+ *
+ * Everything is handed over by barriers in shared memory, so that the first warpgroup works up to a tile ahead and the
+ * products of one overlap the elementwise part of the other. */
 #ifndef DT_CUDA_ATTENTION_BACKWARD_SM90_CUH
 #define DT_CUDA_ATTENTION_BACKWARD_SM90_CUH
 #include "providers/cuda/attention_backward.cuh"
@@ -58,26 +61,30 @@ DT_DEVICE void attention_wait_free(uint32_t barriers, int kind, int n)
     if (n >= 2)
         attention_wait(barriers, kind, n - 2);
 }
-/* ---- loader ---- */
-template <int D, bool KEYS>
+/* ---- loaders: one thread for X and U, one for Y and W ---- */
+template <int D, bool KEYS, bool SECOND>
 DT_DEVICE void attention_loader(const attention_params &p, const attention_maps &maps, const attention_walk &w,
                                 uint32_t base)
 {
     typedef attention_sm90_shape<D> shape;
-    const uint32_t barriers = base + shape::BARRIERS, stay = barriers + ATTENTION_BAR_STAY;
+    const tensor_map &stays = KEYS     ? (SECOND ? maps.v : maps.k)
+                              : SECOND ? maps.d_o
+                                       : maps.q,
+                     &walked = KEYS     ? (SECOND ? maps.d_o : maps.q)
+                               : SECOND ? maps.v
+                                        : maps.k;
+    const uint32_t barriers = base + shape::BARRIERS, stay = barriers + ATTENTION_BAR_STAY,
+                   stream = base + shape::STREAM + (SECOND ? shape::TILE : 0);
     const int query_bytes = p.tokens * p.group * D * 2, key_bytes = shape::TILE, head = w.kv_head * p.group;
-    const int64_t stay_row = (int64_t)w.t.row0 + w.t.start;
-    barrier_expect(stay, 2 * (KEYS ? key_bytes : query_bytes));
-    attention_copy_tile<D>(base + shape::X, KEYS ? maps.k : maps.q, KEYS ? w.kv_head : head, stay_row, stay);
-    attention_copy_tile<D>(base + shape::Y, KEYS ? maps.v : maps.d_o, KEYS ? w.kv_head : head, stay_row, stay);
+    barrier_expect(stay, KEYS ? key_bytes : query_bytes);
+    attention_copy_tile<D>(base + (SECOND ? shape::Y : shape::X), stays, KEYS ? w.kv_head : head,
+                           (int64_t)w.t.row0 + w.t.start, stay);
     for (int n = 0; n < w.tiles; n++) {
-        const uint32_t full = attention_barrier(barriers, ATTENTION_BAR_FULL, n),
-                       u = base + shape::STREAM + (uint32_t)((n & 1) * 2 * shape::TILE);
-        const int64_t row = (int64_t)w.t.row0 + w.first + n * w.step;
+        const uint32_t full = attention_barrier(barriers, ATTENTION_BAR_FULL, n);
         attention_wait_free(barriers, ATTENTION_BAR_FREE, n);
-        barrier_expect(full, 2 * (KEYS ? query_bytes : key_bytes));
-        attention_copy_tile<D>(u, KEYS ? maps.q : maps.k, KEYS ? head : w.kv_head, row, full);
-        attention_copy_tile<D>(u + shape::TILE, KEYS ? maps.d_o : maps.v, KEYS ? head : w.kv_head, row, full);
+        barrier_expect(full, KEYS ? query_bytes : key_bytes);
+        attention_copy_tile<D>(stream + (uint32_t)((n & 1) * 2 * shape::TILE), walked, KEYS ? head : w.kv_head,
+                               (int64_t)w.t.row0 + w.first + n * w.step, full);
     }
 }
 /* ---- teller: one warp ---- */
@@ -235,9 +242,9 @@ DT_DEVICE void attention_backward_sm90_block(const attention_params &p, const at
     const int end = KEYS || w.t.start + p.tokens > w.t.length ? w.t.length : w.t.start + p.tokens;
     w.tiles = (end - w.first + w.step - 1) / w.step;
     if (threadIdx.x == 0) {
-        barrier_init(barriers + ATTENTION_BAR_STAY, 1);
+        barrier_init(barriers + ATTENTION_BAR_STAY, 2);
         for (int i = 0; i < 2; i++) {
-            barrier_init(attention_barrier(barriers, ATTENTION_BAR_FULL, i), KEYS ? 33 : 1);
+            barrier_init(attention_barrier(barriers, ATTENTION_BAR_FULL, i), KEYS ? 34 : 2);
             barrier_init(attention_barrier(barriers, ATTENTION_BAR_FREE, i), 256);
             barrier_init(attention_barrier(barriers, ATTENTION_BAR_P_FULL, i), 128);
             barrier_init(attention_barrier(barriers, ATTENTION_BAR_P_FREE, i), 128);
@@ -256,7 +263,9 @@ DT_DEVICE void attention_backward_sm90_block(const attention_params &p, const at
     if (role == 2) {
         fewer_registers<ATTENTION_LOAD_REGISTERS>();
         if (threadIdx.x == 256)
-            attention_loader<D, KEYS>(p, maps, w, base);
+            attention_loader<D, KEYS, false>(p, maps, w, base);
+        else if (threadIdx.x == 320)
+            attention_loader<D, KEYS, true>(p, maps, w, base);
         else if (KEYS && threadIdx.x / 32 == 9)
             attention_teller<D>(p, w, shared);
     } else if (role == 1) {

@@ -98,32 +98,45 @@ DT_DEVICE void attention_load_keys(uint32_t tile, const attention_rows &x, int64
     }
 }
 
-/* Stores the 16 rows of this warp, WIDTH columns, that lie in a tile: row `row` to x at (row0 + token, head). */
+/* Calls store(row, unit, 16 bytes) for the 16 rows of this warp, WIDTH columns, that lie in a tile. */
+template <int WIDTH, class F> DT_DEVICE void attention_each_unit(uint32_t tile, int warp, F store)
+{
+    enum { AT_ONCE = 256 / WIDTH }; /* rows */
+    const int lane = (int)threadIdx.x & 31, unit = lane % (WIDTH / 8);
+    const uint32_t panel = tile + (uint32_t)(unit >> 3) * ATTENTION_PANEL;
+    DT_ROLLED
+    for (int row = 16 * warp + lane / (WIDTH / 8); row < 16 * warp + 16; row += 4 * AT_ONCE) {
+        uint4 v[4];
+        DT_UNROLL
+        for (int i = 0; i < 4; i++)
+            v[i] = load_shared16(tile_unit(panel, row + i * AT_ONCE, unit & 7));
+        DT_UNROLL
+        for (int i = 0; i < 4; i++)
+            store(row + i * AT_ONCE, unit, v[i]);
+    }
+}
+/* Stores such rows of a query tile to x, from (row0, first head of the key head, column) on. */
 template <int WIDTH>
 DT_DEVICE void attention_store_queries(uint32_t tile, const attention_rows &x, const attention_params &p, int64_t row0,
                                        int tokens, int kv_head, int column, int warp)
 {
     uint16_t *base = attention_at(x, row0, kv_head * p.group) + column;
-    DT_UNROLL
-    for (int n = 0; n < 16 * (WIDTH / 8) / 32; n++) {
-        int i = n * 32 + ((int)threadIdx.x & 31), row = 16 * warp + i / (WIDTH / 8), unit = i % (WIDTH / 8);
+    const int row_stride = (int)x.row, head_stride = (int)x.head;
+    attention_each_unit<WIDTH>(tile, warp, [=, &p](int row, int unit, const uint4 &v) {
         int token = attention_token(p, row), head = row - token * p.group;
         if (token < tokens)
-            *(uint4 *)(base + token * x.row + head * x.head + unit * 8) =
-                load_shared16(tile_unit(tile + (uint32_t)(unit >> 3) * ATTENTION_PANEL, row, unit & 7));
-    }
+            *(uint4 *)(base + token * row_stride + head * head_stride + unit * 8) = v;
+    });
 }
 template <int D>
 DT_DEVICE void attention_store_keys(uint32_t tile, const attention_rows &x, int64_t row0, int rows, int head, int warp)
 {
     uint16_t *base = attention_at(x, row0, head);
-    DT_UNROLL
-    for (int n = 0; n < 16 * (D / 8) / 32; n++) {
-        int i = n * 32 + ((int)threadIdx.x & 31), row = 16 * warp + i / (D / 8), unit = i % (D / 8);
+    const int row_stride = (int)x.row;
+    attention_each_unit<D>(tile, warp, [=](int row, int unit, const uint4 &v) {
         if (row < rows)
-            *(uint4 *)(base + row * x.row + unit * 8) =
-                load_shared16(tile_unit(tile + (uint32_t)(unit >> 3) * ATTENTION_PANEL, row, unit & 7));
-    }
+            *(uint4 *)(base + row * row_stride + unit * 8) = v;
+    });
 }
 
 /* A result of PARTS x N columns, times `factor` of its row (0: lane/4, 1: that + 8), as bf16 into the warp's rows. */

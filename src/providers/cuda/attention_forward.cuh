@@ -85,8 +85,8 @@ DT_DEVICE void attention_times_values(attention_state<D> &x, const uint32_t (&a)
 
 /* What rounding o to bf16 loses would be the largest error of the backward: where one key has nearly all the weight,
  * its score gradient is the small difference of two large sums, do.v and do.o. So the next eight bits of o are kept
- * too. Of a row, first those of all columns 8 j, 8 j + 1, then 8 j + 2, 8 j + 3, ...: what a thread holds lies
- * together. */
+ * too. Each 64 columns of a row fill 64 bytes: first those of the columns 8 j, 8 j + 1, then of 8 j + 2, 8 j + 3, ...;
+ * what a thread holds lies together, and so does what four threads store at once. */
 template <int PARTS, int N> DT_DEVICE void attention_store_rest(uint8_t *to, const float (&o)[PARTS][N / 2], int h)
 {
     DT_UNROLL
@@ -100,7 +100,7 @@ template <int PARTS, int N> DT_DEVICE void attention_store_rest(uint8_t *to, con
                 w[i] = permute_bytes(permute_bytes(float_bits(x[0]), float_bits(x[1]), 0x51),
                                      permute_bytes(float_bits(x[4]), float_bits(x[5]), 0x51), 0x5410);
             }
-            *(uint4 *)(to + part * (N / 4) + 16 * n) = make_uint4(w[0], w[1], w[2], w[3]);
+            *(uint4 *)(to + part * N + 64 * n) = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
 }
@@ -116,8 +116,8 @@ DT_DEVICE void attention_finish(attention_state<D> &x, const attention_params &p
         x.sum[h] += shuffle_xor(x.sum[h], 1);
         x.sum[h] += shuffle_xor(x.sum[h], 2);
     }
-    attention_stage<ISA, attention_state<D>::PARTS, attention_state<D>::PART>(tile, x.o, 1.0f / x.sum[0],
-                                                                              1.0f / x.sum[1], warp);
+    attention_stage<ISA, attention_state<D>::PARTS, attention_state<D>::PART>(tile, x.o, rcp_fast(x.sum[0]),
+                                                                              rcp_fast(x.sum[1]), warp);
     attention_store_queries<D>(tile, p.o, p, at.row0 + at.start, at.tokens < p.tokens ? at.tokens : p.tokens,
                                at.kv_head, 0, warp);
     if (!p.lse)
@@ -130,8 +130,8 @@ DT_DEVICE void attention_finish(attention_state<D> &x, const attention_params &p
         int64_t to = (at.row0 + at.start + token) * p.heads + at.kv_head * p.group + head;
         if ((lane & 3) == 0)
             p.lse[to] = x.maximum[h] + log2f(x.sum[h]);
-        attention_store_rest<attention_state<D>::PARTS, attention_state<D>::PART>(
-            p.rest + to * D + (lane & 3) * (D / 4), x.o, h);
+        attention_store_rest<attention_state<D>::PARTS, attention_state<D>::PART>(p.rest + to * D + (lane & 3) * 16,
+                                                                                  x.o, h);
     }
 }
 

@@ -18,8 +18,8 @@ template <int D, int GROUPS> struct attention_forward_sm90_shape {
         Q = 0,
         K = Q + GROUPS * TILE,
         V = K + STAGES * TILE,
-        BARRIERS = V + STAGES * TILE, /* K (the first time Q too) and V are there, STAGES each */
-        SHARED = BARRIERS + 4 * 8,
+        BARRIERS = V + STAGES * TILE, /* K, V are there, two stages each; Q is */
+        SHARED = BARRIERS + 5 * 8,
         THREADS = GROUPS * 128
     };
 };
@@ -46,12 +46,11 @@ struct attention_keys {
     int head, tiles;
     uint32_t q, k, v, barriers;
 };
-template <int D, int STAGES, bool VALUES>
-DT_DEVICE void attention_copy_keys(const attention_keys &keys, int n, int more_bytes)
+template <int D, int STAGES, bool VALUES> DT_DEVICE void attention_copy_keys(const attention_keys &keys, int n)
 {
     const uint32_t stage = (uint32_t)(n % STAGES) * (ATTENTION_ROWS * D * 2),
                    barrier = keys.barriers + (uint32_t)(n % STAGES * 8 + (VALUES ? 16 : 0));
-    barrier_expect(barrier, ATTENTION_ROWS * D * 2 + more_bytes);
+    barrier_expect(barrier, ATTENTION_ROWS * D * 2);
     attention_copy_tile<D>((VALUES ? keys.v : keys.k) + stage, VALUES ? keys.maps->v : keys.maps->k, keys.head,
                            keys.row0 + n * ATTENTION_ROWS, barrier);
 }
@@ -88,12 +87,12 @@ DT_DEVICE void attention_forward_whole_step(attention_state<D> &x, const attenti
     mm_read<ISA_WGMMA>(s);
     block_sync();
     if (copies)
-        attention_copy_keys<D, 1, false>(keys, n + 1, 0);
+        attention_copy_keys<D, 1, false>(keys, n + 1);
     attention_softmax(s, x, n * ATTENTION_ROWS, masked, scale);
     attention_add_values<D, 1>(x, s, keys, n);
     block_sync();
     if (copies)
-        attention_copy_keys<D, 1, true>(keys, n + 1, 0);
+        attention_copy_keys<D, 1, true>(keys, n + 1);
 }
 /* Tile n, whose scores s holds; leaves those of the next. */
 template <int D, bool MORE>
@@ -103,9 +102,9 @@ DT_DEVICE void attention_forward_step(float (&s)[32], attention_state<D> &x, con
     float next[32];
     block_sync(); /* nobody reads keys n and values n - 1 any more */
     if (threadIdx.x == 0 && MORE) {
-        attention_copy_keys<D, 2, true>(keys, n + 1, 0);
+        attention_copy_keys<D, 2, true>(keys, n + 1);
         if (n + 2 < keys.tiles)
-            attention_copy_keys<D, 2, false>(keys, n + 2, 0);
+            attention_copy_keys<D, 2, false>(keys, n + 2);
     }
     if (MORE)
         attention_begin_scores<D, 2>(next, keys, n + 1);
@@ -149,7 +148,7 @@ DT_DEVICE void attention_forward_sm90_block(const attention_params &p, const att
                                  base + shape::V,
                                  base + shape::BARRIERS};
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 5; i++)
             barrier_init(keys.barriers + (uint32_t)(8 * i), 1);
         barrier_init_fence();
     }
@@ -159,17 +158,20 @@ DT_DEVICE void attention_forward_sm90_block(const attention_params &p, const att
         fence_async_proxy();
     }
     block_sync();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0) { /* a copy takes long to start: three threads share them */
+        attention_copy_keys<D, shape::STAGES, false>(keys, 0);
+        if (shape::STAGES > 1 && tiles > 1)
+            attention_copy_keys<D, shape::STAGES, false>(keys, 1);
+    } else if (threadIdx.x == 32) {
+        barrier_expect(keys.barriers + 32, GROUPS * rows * D * 2);
         for (int i = 0; i < GROUPS; i++)
             attention_copy_tile<D>(base + shape::Q + (uint32_t)(i * shape::TILE), maps.q, kv_head * p.group,
-                                   (int64_t)t.row0 + t.start + i * p.tokens, keys.barriers);
-        attention_copy_keys<D, shape::STAGES, false>(keys, 0, GROUPS * rows * D * 2);
-        attention_copy_keys<D, shape::STAGES, true>(keys, 0, 0);
-        if (shape::STAGES > 1 && tiles > 1)
-            attention_copy_keys<D, shape::STAGES, false>(keys, 1, 0);
-    }
+                                   (int64_t)t.row0 + t.start + i * p.tokens, keys.barriers + 32);
+    } else if (threadIdx.x == 64)
+        attention_copy_keys<D, shape::STAGES, true>(keys, 0);
     attention_state<D> x;
     attention_start(x, p, t, start);
+    barrier_wait(keys.barriers + 32, 0);
     if constexpr (shape::STAGES == 1) {
         for (int n = 0; n < tiles; n++)
             attention_forward_whole_step(x, keys, n, n >= unmasked, p.scale_log2);

@@ -22,6 +22,7 @@
 #define DT_DEVICE                         static inline
 #define DT_KERNEL(threads, blocks_per_sm) static void
 #define DT_UNROLL
+#define DT_ROLLED
 #define DT_RUNS_HERE(isa) true
 #define DT_SHARED(name)   unsigned char *name = emu::shared
 #define __restrict__

@@ -17,6 +17,7 @@
 #define DT_DEVICE                         __device__ __forceinline__
 #define DT_KERNEL(threads, blocks_per_sm) __global__ void __launch_bounds__(threads, blocks_per_sm)
 #define DT_UNROLL                         _Pragma("unroll")
+#define DT_ROLLED                         _Pragma("unroll 1") /* code that runs once is slow to fetch: keep it short */
 /* Kernels exist for both instruction sets; their Hopper form is empty in code for other cards and never launched there.
  */
 #define DT_RUNS_HERE(isa)                 ((isa) == 0 || DT_HOPPER)
