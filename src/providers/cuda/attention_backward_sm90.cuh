@@ -108,6 +108,18 @@ DT_DEVICE void attention_teller(const attention_params &p, const attention_walk 
 }
 
 /* ---- the two that work ---- */
+
+/* Rows of the last tile behind the sample become 0, so that what they hold, if only NaN, reaches nothing. */
+template <int D, bool KEYS>
+DT_DEVICE void attention_cut(const attention_params &p, const attention_walk &w, int n, uint32_t u, int group)
+{
+    const int rest = w.t.length - (w.first + n * w.step), rows = KEYS ? rest * p.group : rest;
+    if (n < w.tiles - 1 || rest >= w.step)
+        return;
+    attention_zero_tail<D, 128>(u + (uint32_t)(group * attention_sm90_shape<D>::TILE), rows);
+    fence_async_proxy();
+    group_sync(3, 256);
+}
 template <int D>
 DT_DEVICE void
 attention_gradient_product(float (&gradient)[attention_sm90_shape<D>::PARTS][attention_sm90_shape<D>::PART / 2],
@@ -157,6 +169,7 @@ DT_DEVICE void attention_first_group(const attention_params &p, const attention_
         const int start = w.first + n * w.step;
         float s[32];
         attention_wait(barriers, ATTENTION_BAR_FULL, n);
+        attention_cut<D, KEYS>(p, w, n, u, 0);
         attention_score_product<D>(s, base + shape::X, u);
         if (KEYS)
             attention_probabilities_trans(s, p, (const float *)(shared + shape::FACTORS) + (n & 1) * 128, w.t.start,
@@ -200,6 +213,7 @@ DT_DEVICE void attention_second_group(const attention_params &p, const attention
                        from = base + shape::P + (uint32_t)((n & 1) * 2 * ATTENTION_PANEL);
         float s[32];
         attention_wait(barriers, ATTENTION_BAR_FULL, n);
+        attention_cut<D, KEYS>(p, w, n, u, 1);
         attention_score_product<D>(s, base + shape::Y, u + shape::TILE);
         attention_wait(barriers, ATTENTION_BAR_P_FULL, n);
         if (KEYS) {

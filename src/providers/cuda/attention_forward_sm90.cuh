@@ -31,10 +31,11 @@ DT_DEVICE void attention_copy_tile(uint32_t to, const tensor_map &map, int head,
     for (int i = 0; i < D / 64; i++)
         copy_box(to + (uint32_t)(i * ATTENTION_PANEL), map, 64 * i, head, (int)row, barrier);
 }
-/* Rows of a query tile that no head has, when the group does not divide 64: copies leave them as they are. */
+/* Rows from `rows` on of a tile become 0; by THREADS threads. Copies bring what follows a sample, which may be NaN, and
+ * leave rows as they are that no head has when the group does not divide 64. */
 template <int D, int THREADS> DT_DEVICE void attention_zero_tail(uint32_t tile, int rows)
 {
-    for (int i = (int)threadIdx.x; i < (ATTENTION_ROWS - rows) * (D / 8); i += THREADS)
+    for (int i = (int)threadIdx.x % THREADS; i < (ATTENTION_ROWS - rows) * (D / 8); i += THREADS)
         store_shared16(tile_unit(tile + (uint32_t)(i % (D / 8) / 8) * ATTENTION_PANEL, rows + i / (D / 8), i % 8),
                        make_uint4(0, 0, 0, 0));
 }
@@ -43,7 +44,7 @@ template <int D, int THREADS> DT_DEVICE void attention_zero_tail(uint32_t tile, 
 struct attention_keys {
     const attention_maps *maps;
     int64_t row0;
-    int head, tiles;
+    int head, count, tiles; /* keys of the sample, tiles of them that are needed */
     uint32_t q, k, v, barriers;
 };
 template <int D, int STAGES, bool VALUES> DT_DEVICE void attention_copy_keys(const attention_keys &keys, int n)
@@ -62,13 +63,20 @@ template <int D, int STAGES> DT_DEVICE void attention_begin_scores(float (&s)[32
         s, keys.q, ATTENTION_PANEL, keys.k + (uint32_t)(n % STAGES) * (ATTENTION_ROWS * D * 2), ATTENTION_PANEL, false);
     mm_commit<ISA_WGMMA>();
 }
-/* Adds the values of tile n with the weights s, and waits for that and for scores that were begun before. */
-template <int D, int STAGES>
+/* Adds the values of tile n (if not LAST, there are more) with the weights s, and waits for that and for scores that
+ * were begun before. */
+template <int D, int STAGES, bool LAST>
 DT_DEVICE void attention_add_values(attention_state<D> &x, const float (&s)[32], const attention_keys &keys, int n)
 {
     uint32_t a[4][4];
     pack_operand<64>(a, s);
     barrier_wait(keys.barriers + (uint32_t)(n % STAGES * 8 + 16), n / STAGES & 1);
+    if (LAST && n == keys.tiles - 1 && keys.count < keys.tiles * ATTENTION_ROWS) {
+        attention_zero_tail<D, STAGES * 128>(keys.v + (uint32_t)(n % STAGES) * (ATTENTION_ROWS * D * 2),
+                                             keys.count - n * ATTENTION_ROWS);
+        fence_async_proxy();
+        block_sync();
+    }
     attention_times_values<ISA_WGMMA>(x, a, keys.v + (uint32_t)(n % STAGES) * (ATTENTION_ROWS * D * 2));
     mm_wait<ISA_WGMMA, 0>();
     DT_UNROLL
@@ -89,7 +97,7 @@ DT_DEVICE void attention_forward_whole_step(attention_state<D> &x, const attenti
     if (copies)
         attention_copy_keys<D, 1, false>(keys, n + 1);
     attention_softmax(s, x, n * ATTENTION_ROWS, masked, scale);
-    attention_add_values<D, 1>(x, s, keys, n);
+    attention_add_values<D, 1, true>(x, s, keys, n);
     block_sync();
     if (copies)
         attention_copy_keys<D, 1, true>(keys, n + 1);
@@ -109,7 +117,7 @@ DT_DEVICE void attention_forward_step(float (&s)[32], attention_state<D> &x, con
     if (MORE)
         attention_begin_scores<D, 2>(next, keys, n + 1);
     attention_softmax(s, x, n * ATTENTION_ROWS, masked, scale);
-    attention_add_values<D, 2>(x, s, keys, n);
+    attention_add_values<D, 2, !MORE>(x, s, keys, n);
     if (MORE) {
         mm_read<ISA_WGMMA>(next);
         DT_UNROLL
@@ -139,14 +147,9 @@ DT_DEVICE void attention_forward_sm90_block(const attention_params &p, const att
               tiles = (t.offset + (end < t.length ? end : t.length) - 1) / ATTENTION_ROWS + 1,
               unmasked = (t.offset + t.start + 1) / ATTENTION_ROWS; /* tiles of which all queries see all keys */
     const attention_place at = {t.row0, start, t.length - start, kv_head};
-    const attention_keys keys = {&maps,
-                                 t.key_row0,
-                                 kv_head,
-                                 tiles,
-                                 base + shape::Q + (uint32_t)group * shape::TILE,
-                                 base + shape::K,
-                                 base + shape::V,
-                                 base + shape::BARRIERS};
+    const attention_keys keys = {&maps,           t.key_row0,      kv_head,
+                                 t.keys,          tiles,           base + shape::Q + (uint32_t)group * shape::TILE,
+                                 base + shape::K, base + shape::V, base + shape::BARRIERS};
     if (threadIdx.x == 0) {
         for (int i = 0; i < 5; i++)
             barrier_init(keys.barriers + (uint32_t)(8 * i), 1);

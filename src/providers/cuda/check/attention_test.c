@@ -151,6 +151,53 @@ static void cached_keys(void **state)
     check_shape(&s);
 }
 
+static void fill_rows(const dt_tensor *t, int64_t from, int64_t to, double value)
+{
+    const dt_tensor rows = dt_tensor_slice(*t, 0, from, to);
+    ot_fill(&rows, value);
+}
+
+/* NaN in one sample and behind the pack reaches nothing of the other samples: the same bits. */
+static void nan_stays(void **state)
+{
+    (void)state;
+    if (!set)
+        skip();
+    enum { BEGIN = 70, END = 205, T = 230, ROWS = 256 };
+    static const int32_t cu[] = {0, BEGIN, END, T};
+    static const int64_t widths[] = {64, 256}, groups[] = {4, 3};
+    for (int i = 0; i < 2; i++) {
+        const shape s = {.H = groups[i],
+                         .Hkv = 1,
+                         .D = widths[i],
+                         .T_cap = ROWS,
+                         .n_seq = 3,
+                         .n_seq_cap = 3,
+                         .cu = cu,
+                         .dtype = DT_BF16};
+        ot_call clean = ot_begin(1), dirty = ot_begin(1);
+        clean.exec.device = dirty.exec.device = DT_DEVICE_CUDA;
+        const dt_attention_args a = make(&clean.pool, &s, DT_BF16), b = make(&dirty.pool, &s, DT_BF16);
+        const dt_tensor *in[] = {&b.q, &b.k, &b.v, &b.d_o};
+        for (int k = 0; k < 4; k++) {
+            fill_rows(in[k], END, T, NAN);
+            fill_rows(in[k], T, ROWS, NAN);
+        }
+        run(&clean, set, &a);
+        run(&dirty, set, &b);
+        const dt_tensor *want[] = {&a.o, &a.dq, &a.dk, &a.dv}, *got[] = {&b.o, &b.dq, &b.dk, &b.dv};
+        for (int k = 0; k < 4; k++) {
+            const dt_tensor x = dt_tensor_slice(*want[k], 0, 0, END), y = dt_tensor_slice(*got[k], 0, 0, END);
+            ot_same("other samples", &y, &x);
+            const dt_tensor behind = dt_tensor_slice(*got[k], 0, T, ROWS);
+            for (int64_t e = 0; e < dt_tensor_numel(&behind); e++)
+                assert_true(ot_get(&behind, ot_offset(&behind, e)) == 0);
+        }
+        ot_finish(&clean.pool);
+        ot_finish(&dirty.pool);
+    }
+}
+
 /* Nothing to do is no error. */
 static void empty(void **state)
 {
@@ -164,6 +211,7 @@ static void empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(packs), cmocka_unit_test(long_pack),
-                                       cmocka_unit_test(cached_keys), cmocka_unit_test(empty)};
+                                       cmocka_unit_test(cached_keys), cmocka_unit_test(nan_stays),
+                                       cmocka_unit_test(empty)};
     return cmocka_run_group_tests(tests, load, NULL);
 }
