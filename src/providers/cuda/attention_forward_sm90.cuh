@@ -184,10 +184,8 @@ DT_DEVICE void attention_forward_sm90_block(const attention_params &p, const att
         attention_begin_scores<D, 2>(s, keys, 0);
         mm_wait<ISA_WGMMA, 0>();
         mm_read<ISA_WGMMA>(s);
-        for (; n < tiles - 1 && n < unmasked; n++)
-            attention_forward_step<D, true>(s, x, keys, n, false, p.scale_log2);
         for (; n < tiles - 1; n++)
-            attention_forward_step<D, true>(s, x, keys, n, true, p.scale_log2);
+            attention_forward_step<D, true>(s, x, keys, n, n >= unmasked, p.scale_log2);
         attention_forward_step<D, false>(s, x, keys, n, true, p.scale_log2);
     }
     /* all of the warpgroup have made their last scores: its queries may be written over */
