@@ -141,8 +141,11 @@ DT_DEVICE void rms_norm_load_row(rms_norm_gradient_row<VECS> &row, const rms_nor
     rms_norm_load<TEAM>(row.dy, p.dy, row.at, p.width);
     rms_norm_load<TEAM>(row.residual, p.residual, row.at, p.width);
 }
-/* The rows of one run. */
-template <int TEAM, int VECS, bool WEIGHTS> DT_KERNEL(ROWS_THREADS, 1) rms_norm_backward_kernel(const rms_norm_params p)
+/* The rows of one run. The widths of most models leave registers for five blocks a multiprocessor (with dweight four).
+ */
+template <int TEAM, int VECS, bool WEIGHTS>
+DT_KERNEL(ROWS_THREADS, (TEAM == ROWS_THREADS && VECS <= 3 ? (WEIGHTS ? 4 : 5) : 1))
+rms_norm_backward_kernel(const rms_norm_params p)
 {
     DT_SHARED(shared);
     int64_t first = (int64_t)blockIdx.x * p.run, end = first + p.run < p.rows ? first + p.run : p.rows;
