@@ -1,7 +1,8 @@
 /* DT_OP_CROSS_ENTROPY on CUDA: chunks of target rows, each logits = h E^T, loss and dlogits in place, dh = dlogits E.
  *
  * The host does not know how many rows have targets, so chunks are queued for all T rows; those behind the list hold
- * zeros. dweight is added to once a chunk, which costs two passes over it: with it chunks are larger. */
+ * zeros, and in a recorded step do not run at all. dweight is added to once a chunk, which costs two passes over it:
+ * with it chunks are larger. */
 #include <deltune/op/cross_entropy.h>
 
 #include "providers/cuda/cross_entropy.cuh"
@@ -133,6 +134,8 @@ static dt_status cross_entropy_run_chunk(const cross_entropy_call *c, int64_t fi
     dweight.c = dweight.d = cross_entropy_matrix(c->args->dweight.data, c->args->dweight.stride[0], DT_F32);
     return dtp_gemm(c->exec, &dweight, c->gemm, c->err);
 }
+#include "providers/cuda/cross_entropy_recorded.cuh"
+
 static dt_status cross_entropy_fetch_result(const cross_entropy_call *c)
 {
     if (c->args->result_device)
@@ -156,8 +159,11 @@ static dt_status cross_entropy_forward(dt_exec *exec, const void *args, void *sa
     dt_status st = cross_entropy_convert(&c);
     if (st == DT_OK)
         st = DT_LAUNCH(err, exec, 1, CROSS_ENTROPY_THREADS, 1024, cross_entropy_list_kernel, c.p);
-    for (int64_t first = 0; st == DT_OK && first < c.p.T; first += c.chunk)
-        st = cross_entropy_run_chunk(&c, first, dtp_min(c.chunk, c.p.T - first));
+    bool conditions = c.p.T > c.chunk && cross_entropy_recording(&c);
+    for (int64_t first = 0; st == DT_OK && first < c.p.T; first += c.chunk) {
+        int64_t rows = dtp_min(c.chunk, c.p.T - first);
+        st = conditions ? cross_entropy_record_chunk(&c, first, rows) : cross_entropy_run_chunk(&c, first, rows);
+    }
     if (st == DT_OK && c.p.gradients)
         st = DT_LAUNCH(err, exec, dtp_min(dtp_blocks(c.p.T_cap * c.p.H, 8 * CROSS_ENTROPY_COPY_THREADS), 2048),
                        CROSS_ENTROPY_COPY_THREADS, 0, cross_entropy_scatter_kernel, c.p);
