@@ -23,6 +23,7 @@
 #define DT_KERNEL(threads, blocks_per_sm) static void
 #define DT_UNROLL
 #define DT_ROLLED
+#define DT_UNROLL_BY(n)
 #define DT_RUNS_HERE(isa) true
 #define DT_SHARED(name)   unsigned char *name = emu::shared
 #define __restrict__
@@ -57,6 +58,10 @@ static inline float2 make_float2(float x, float y)
 static inline int4 make_int4(int x, int y, int z, int w)
 {
     return {x, y, z, w};
+}
+static inline uint2 make_uint2(uint32_t x, uint32_t y)
+{
+    return {x, y};
 }
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
@@ -472,6 +477,12 @@ static inline uint4 load_shared16(uint32_t from)
 {
     uint4 v;
     memcpy(&v, emu::at(from, 16), 16);
+    return v;
+}
+static inline uint2 load_shared8(uint32_t from)
+{
+    uint2 v;
+    memcpy(&v, emu::at(from, 8), 8);
     return v;
 }
 static inline uint32_t load_shared4(uint32_t from)

@@ -18,6 +18,8 @@
 #define DT_KERNEL(threads, blocks_per_sm) __global__ void __launch_bounds__(threads, blocks_per_sm)
 #define DT_UNROLL                         _Pragma("unroll")
 #define DT_ROLLED                         _Pragma("unroll 1") /* code that runs once is slow to fetch: keep it short */
+#define DT_PRAGMA(text)                   _Pragma(#text)
+#define DT_UNROLL_BY(n)                   DT_PRAGMA(unroll n)
 /* Kernels exist for both instruction sets; their Hopper form is empty in code for other cards and never launched there.
  */
 #define DT_RUNS_HERE(isa)                 ((isa) == 0 || DT_HOPPER)
@@ -162,6 +164,12 @@ DT_DEVICE uint4 load_shared16(uint32_t from)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(from)
                  : "memory");
+    return v;
+}
+DT_DEVICE uint2 load_shared8(uint32_t from)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
     return v;
 }
 DT_DEVICE uint32_t load_shared4(uint32_t from)

@@ -203,16 +203,14 @@ static void bench_module(dt_exec *exec, const module &m, int64_t T, int64_t exte
         linear_call c = call(i);
         return linear_inner(&c, saved);
     });
-    line("dU", [&](int i) {
-        linear_call c = call(i);
-        return linear_low_gradient(&c);
-    });
-    line("dA, dB, dx", [&](int i) {
+    line("dU, dA, dB, dx", [&](int i) {
         linear_call c = call(i);
         linear_use_saved(&c, saved);
-        if (linear_low_behind(&c))
+        if (linear_low_behind(&c)) { /* dU comes out of the products */
             c.du = linear_behind(&c.args->dx);
-        return linear_adapter_gradients(&c);
+            return linear_joint_gradients(&c);
+        }
+        return linear_stream_gradients(&c);
     });
     printf(" us\n");
     step->forward += forward * m.count, step->backward += backward * m.count;

@@ -216,6 +216,23 @@ static void bf16_shapes(void **state)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         check_shape(&list[i]);
 }
+/* Several tiles a range, several ranges, narrow and wide blocks; parts that share eight ranks or cross them. */
+static void streamed_shapes(void **state)
+{
+    const shape list[] = {
+        {BF16, .T = 600, .T_cap = 640, .in = 264, .out = {1032, 520, 40}, .n_parts = 3, .rank = {8, 8, 8},
+         .dropout = 0.1f, .joined = true, .plain = true, .recorded = true},
+        {BF16, .T = 385, .T_cap = 385, .in = 128, .out = {136, 16}, .n_parts = 2, .rank = {12, 3}, .dropout = 0.1f,
+         .joined = true, .plain = true, .frozen_input = true},
+        {BF16, .T = 300, .T_cap = 1280, .in = 136, .out = {72, 256}, .n_parts = 2, .rank = {20, 12}, .joined = true},
+        {BF16, .T = 200, .T_cap = 200, .in = 384, .out = {16, 72}, .n_parts = 2, .rank = {5, 7}, .dropout = 0.5f},
+        {BF16, .T = 900, .T_cap = 900, .in = 16, .out = {768}, .n_parts = 1, .rank = {32}, .joined = true,
+         .plain = true, .frozen_input = true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        check_shape(&list[i]);
+}
 /* The adapters inside the products, in scratch behind x, dx and the weights. */
 static void extended_shapes(void **state)
 {
@@ -231,10 +248,16 @@ static void extended_shapes(void **state)
          .plain = true, .extension = 64},
         {BF16, .T = 33, .T_cap = 33, .in = 264, .out = {24, 8}, .n_parts = 2, .rank = {50, 70}, .joined = true,
          .plain = true, .extension = 128},
+        {BF16, .T = 390, .T_cap = 400, .in = 264, .out = {392, 16}, .n_parts = 2, .rank = {8, 5}, .dropout = 0.1f,
+         .joined = true, .plain = true, .extension = 64},
+        {BF16, .T = 200, .T_cap = 200, .in = 256, .out = {520}, .n_parts = 1, .rank = {24}, .joined = true,
+         .plain = true, .extension = 64},
         {BF16, .T = 40, .T_cap = 41, .in = 64, .out = {32}, .n_parts = 1, .rank = {8}, .dropout = 0.1f,
          .extension = 64}, /* dx_add: dU by itself */
         {BF16, .T = 40, .T_cap = 41, .in = 64, .out = {32, 16}, .n_parts = 2, .rank = {8, 3}, .dropout = 0.1f,
          .joined = true, .frozen_input = true, .extension = 64},
+        {BF16, .T = 40, .T_cap = 41, .in = 1040, .out = {15}, .n_parts = 1, .rank = {8}, .plain = true,
+         .extension = 64}, /* rows of dY that no vector load fits */
         {BF16, .T = 20, .T_cap = 20, .in = 64, .out = {32}, .n_parts = 1, .rank = {70}, .plain = true,
          .extension = 64}, /* too little room */
         {.activation = DT_F32,
@@ -447,8 +470,9 @@ static void ties(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bf16_shapes), cmocka_unit_test(extended_shapes), cmocka_unit_test(other_shapes),
-        cmocka_unit_test(aliases),     cmocka_unit_test(heads),           cmocka_unit_test(ties),
+        cmocka_unit_test(bf16_shapes),  cmocka_unit_test(streamed_shapes), cmocka_unit_test(extended_shapes),
+        cmocka_unit_test(other_shapes), cmocka_unit_test(aliases),         cmocka_unit_test(heads),
+        cmocka_unit_test(ties),
     };
     return cmocka_run_group_tests(tests, load, NULL);
 }
