@@ -354,6 +354,10 @@ template <class T, class F> static inline T emu_shuffle(T x, F source)
     });
     return mine.out;
 }
+static inline float choose(int yes, float a, float b)
+{
+    return yes ? a : b;
+}
 static inline float shuffle_xor(float x, int n)
 {
     return emu_shuffle(x, [=](int lane) { return lane ^ n; });
@@ -366,9 +370,17 @@ static inline float shuffle_down(float x, int n)
 {
     return emu_shuffle(x, [=](int lane) { return lane + n; });
 }
-static inline float shuffle_from(float x, int n)
+static inline float shuffle_from(float x, int n) /* each lane names its own */
 {
-    return emu_shuffle(x, [=](int) { return n; });
+    struct slot {
+        float in, out;
+        int from;
+    } mine = {x, x, n & 31};
+    emu::warp_meet(&mine, [](void **all) {
+        for (int lane = 0; lane < 32; lane++)
+            ((slot *)all[lane])->out = ((slot *)all[((slot *)all[lane])->from])->in;
+    });
+    return mine.out;
 }
 static inline int shuffle_up_int(int x, int n)
 {
@@ -707,5 +719,14 @@ template <int N, int A_M_MAJOR, int B_N_MAJOR>
 static inline void wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate)
 {
     emu::wgmma(N, d, NULL, a, A_M_MAJOR, b, B_N_MAJOR, accumulate);
+}
+template <int N, int B_N_MAJOR> static inline void wgmma_rs_new(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
+{
+    wgmma_rs<N, B_N_MAJOR>(d, a, b, 0);
+}
+template <int N, int A_M_MAJOR, int B_N_MAJOR>
+static inline void wgmma_ss_new(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+    wgmma_ss<N, A_M_MAJOR, B_N_MAJOR>(d, a, b, 0);
 }
 #endif

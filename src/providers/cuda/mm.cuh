@@ -25,12 +25,13 @@ template <int MAJOR> DT_DEVICE uint32_t step_address(uint32_t tile, uint32_t pan
     return MAJOR == K_MAJOR ? tile + (uint32_t)(step >> 2) * panel_bytes + (uint32_t)(step & 3) * 32u
                             : tile + (uint32_t)step * 2048u;
 }
+/* One addition a step: what does not depend on it is the same for all of a product, and shared memory ends below 2^18.
+ */
 template <int MAJOR> DT_DEVICE uint64_t step_descriptor(uint32_t tile, uint32_t panel_bytes, int step)
 {
-    uint32_t address = step_address<MAJOR>(tile, panel_bytes, step);
-    uint32_t leading = MAJOR == K_MAJOR ? 16u : panel_bytes;
-    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024u >> 4) << 32 |
-           (uint64_t)1 << 62;
+    uint32_t leading = MAJOR == K_MAJOR ? 16u : panel_bytes, first = tile >> 4 | leading >> 4 << 16;
+    uint32_t low = first + (step_address<MAJOR>(0, panel_bytes, step) >> 4);
+    return (uint64_t)low | (uint64_t)(1024u >> 4 | 1u << 30) << 32;
 }
 
 /* The B fragments of columns 16 j .. 16 j + 15 at one step: b[0], b[1] of the first eight, b[2], b[3] of the others. */
@@ -147,6 +148,32 @@ DT_DEVICE void mm_ss(float (&d)[N / 2], uint32_t a_tile, uint32_t a_panel, uint3
             mma_step<N, B_MAJOR>(d, a, b_tile, b_panel, s);
         }
     }
+}
+
+/* d = A B: with wgmma the compiler then knows that d was nothing before, else it keeps registers for it. */
+template <int ISA, int N, int STEPS, int B_MAJOR>
+DT_DEVICE void mm_rs_new(float (&d)[N / 2], const uint32_t (&a)[STEPS][4], uint32_t b_tile, uint32_t b_panel)
+{
+    if (ISA == ISA_WGMMA) {
+        wgmma_rs_new<N, B_MAJOR>(d, a[0], step_descriptor<B_MAJOR>(b_tile, b_panel, 0));
+        DT_UNROLL
+        for (int s = 1; s < STEPS; s++)
+            wgmma_rs<N, B_MAJOR>(d, a[s], step_descriptor<B_MAJOR>(b_tile, b_panel, s), true);
+    } else
+        mm_rs<ISA, N, STEPS, B_MAJOR>(d, a, b_tile, b_panel, false);
+}
+template <int ISA, int N, int STEPS, int A_MAJOR, int B_MAJOR>
+DT_DEVICE void mm_ss_new(float (&d)[N / 2], uint32_t a_tile, uint32_t a_panel, uint32_t b_tile, uint32_t b_panel)
+{
+    if (ISA == ISA_WGMMA) {
+        wgmma_ss_new<N, A_MAJOR, B_MAJOR>(d, step_descriptor<A_MAJOR>(a_tile, a_panel, 0),
+                                          step_descriptor<B_MAJOR>(b_tile, b_panel, 0));
+        DT_UNROLL
+        for (int s = 1; s < STEPS; s++)
+            wgmma_ss<N, A_MAJOR, B_MAJOR>(d, step_descriptor<A_MAJOR>(a_tile, a_panel, s),
+                                          step_descriptor<B_MAJOR>(b_tile, b_panel, s), true);
+    } else
+        mm_ss<ISA, N, STEPS, A_MAJOR, B_MAJOR>(d, a_tile, a_panel, b_tile, b_panel, false);
 }
 
 /* A result as an A operand: N columns become N/16 steps. */

@@ -88,6 +88,15 @@ DT_DEVICE int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
+/* yes ? a : b. Written as that between elements of an array the compiler chooses an address, and the array has to lie
+ * in memory. */
+DT_DEVICE float choose(int yes, float a, float b)
+{
+    float x;
+    asm("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nselp.f32 %0, %1, %2, p;\n}" : "=f"(x) : "f"(a), "f"(b), "r"(yes));
+    return x;
+}
+
 /* 2^x, about 2 ulp; results below 2^-126 are 0. */
 DT_DEVICE float exp2_fast(float x)
 {
@@ -271,6 +280,11 @@ DT_DEVICE void barrier_wait(uint32_t barrier, int parity)
                  "AGAIN;\nDONE:\n}" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+#else
+    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.test_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra "
+                 "AGAIN;\nDONE:\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
 #endif
 }
 /* A box of 64 columns of a [T, heads, width] tensor, rows and heads as the map says; what lies outside the tensor arrives
@@ -350,6 +364,10 @@ template <int PENDING> DT_DEVICE void wgmma_wait()
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
         "+f"(d[i + 7])
 #define DT_F32(d, i) DT_F8(d, i), DT_F8(d, i + 8), DT_F8(d, i + 16), DT_F8(d, i + 24)
+#define DT_O8(d, i)                                                                                                    \
+    "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3]), "=f"(d[i + 4]), "=f"(d[i + 5]), "=f"(d[i + 6]),        \
+        "=f"(d[i + 7])
+#define DT_O32(d, i) DT_O8(d, i), DT_O8(d, i + 8), DT_O8(d, i + 16), DT_O8(d, i + 24)
 #define DT_R32                                                                                                         \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%"  \
     "30,%31"
@@ -395,6 +413,41 @@ DT_DEVICE void wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulat
                      "}, %64, %65, p, 1, 1, %67, %68;\n}\n"
                      : DT_F32(d, 0), DT_F32(d, 32)
                      : "l"(a), "l"(b), "r"(accumulate), "n"(A_M_MAJOR), "n"(B_N_MAJOR));
+#endif
+}
+/* d = a b: what d was is not read, and the compiler knows. */
+template <int N, int B_N_MAJOR> DT_DEVICE void wgmma_rs_new(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
+{
+#if DT_HOPPER
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" DT_R32
+                     "}, {%32,%33,%34,%35}, %36, p, 1, 1, %37;\n}\n"
+                     : DT_O32(d, 0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_N_MAJOR));
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" DT_R64
+                     "}, {%64,%65,%66,%67}, %68, p, 1, 1, %69;\n}\n"
+                     : DT_O32(d, 0), DT_O32(d, 32)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B_N_MAJOR));
+#endif
+}
+template <int N, int A_M_MAJOR, int B_N_MAJOR> DT_DEVICE void wgmma_ss_new(float (&d)[N / 2], uint64_t a, uint64_t b)
+{
+#if DT_HOPPER
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" DT_R32
+                     "}, %32, %33, p, 1, 1, %34, %35;\n}\n"
+                     : DT_O32(d, 0)
+                     : "l"(a), "l"(b), "n"(A_M_MAJOR), "n"(B_N_MAJOR));
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" DT_R64
+                     "}, %64, %65, p, 1, 1, %66, %67;\n}\n"
+                     : DT_O32(d, 0), DT_O32(d, 32)
+                     : "l"(a), "l"(b), "n"(A_M_MAJOR), "n"(B_N_MAJOR));
 #endif
 }
 #endif /* DT_EMULATE */
