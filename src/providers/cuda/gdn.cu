@@ -71,6 +71,7 @@ static gdn_params make_params(const dt_gdn_args *a, const gdn_plan *plan, unsign
     p.table.counts = (int32_t *)(memory + plan->counts);
     p.table.chunk = (int4 *)(memory + plan->chunk);
     p.table.chain = (int4 *)(memory + plan->chain);
+    p.table.capacity = (int32_t)plan->chunks;
     p.rq = (float *)(memory + plan->rq);
     p.rk = (float *)(memory + plan->rk);
     p.at = memory + plan->at;
@@ -166,6 +167,9 @@ static bool all_tileable(const dt_gdn_args *a)
     return tileable(&a->q) && tileable(&a->k) && tileable(&a->v) && tileable(&a->o) && tileable(&a->d_o) &&
            tileable(&a->dq) && tileable(&a->dk) && tileable(&a->dv);
 }
+static_assert((int)HC_SHARED <= (int)GRADIENT_SHARED && (int)CHAIN_SHARED <= (int)GRADIENT_SHARED &&
+                  (int)GRADIENT_SHARED <= 232448,
+              "what verify asks for, and what Hopper has");
 #define ALIGNMENT_TEXT "rows of the CUDA gated delta rule must lie on 16 bytes, with strides that are multiples of 8"
 
 /* ---- token kernels ---- */
@@ -258,8 +262,7 @@ static int gdn_verify(const dt_exec *exec, const void *args, char *why, size_t w
     const dt_gdn_args *a = (const dt_gdn_args *)args;
     dtp_cuda_facts facts;
     dtp_cuda_device_facts(exec, &facts);
-    int needed =
-        chunked(a) ? (facts.isa == ISA_WGMMA ? (int)HC_SHARED : (int)GRADIENT_SHARED) : (int)token_shared_bytes(a);
+    int needed = chunked(a) ? (int)GRADIENT_SHARED /* the most of its kernels */ : (int)token_shared_bytes(a);
     if (chunked(a) && !all_tileable(a)) {
         snprintf(why, why_size, "%s", ALIGNMENT_TEXT);
         return 0;
@@ -284,14 +287,12 @@ static size_t gdn_workspace_bytes(const dt_exec *exec, const void *args, bool ba
 {
     const dt_gdn_args *a = (const dt_gdn_args *)args;
     gdn_plan plan = make_plan(a);
-    dtp_cuda_facts facts;
+    (void)exec;
     if (!chunked(a))
         return backward ? make_token_plan(a).work_bytes : plan.rq;
     if (!backward)
         return plan.bytes_without_h;
-    dtp_cuda_device_facts(exec, &facts);
-    return (size_t)(plan.chunks * a->v.shape[1]) * STATE_BYTES * (a->save_less ? 2 : 1) +
-           (size_t)facts.multiprocessors * PARTIAL_BYTES;
+    return (size_t)(plan.chunks * a->v.shape[1]) * STATE_BYTES * (a->save_less ? 2 : 1);
 }
 
 static dt_status gdn_forward(dt_exec *exec, const void *args, void *saved, void *workspace, dt_err *err)
@@ -330,7 +331,6 @@ static dt_status gdn_backward(dt_exec *exec, const void *args, const void *saved
         p.h = p.dh;
         p.dh += (size_t)(plan.chunks * p.value_heads) * STATE_BYTES;
     }
-    p.partial = (float *)(p.dh + (size_t)(plan.chunks * p.value_heads) * STATE_BYTES);
     return run_backward(exec, p, &facts, a->save_less, err);
 }
 

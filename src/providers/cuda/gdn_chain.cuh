@@ -32,7 +32,7 @@ enum {
 struct chain_walk {
     int4 chain, ahead; /* this chain and, already fetched, the next one */
     int head, ahead_head, key_head, round, step, chunks;
-    unsigned total; /* chains of the whole call */
+    unsigned total; /* chains of the whole call, empty ones too */
     bool valid;
 };
 DT_DEVICE void walk_fetch(chain_walk &w, const gdn_params &p)
@@ -40,7 +40,7 @@ DT_DEVICE void walk_fetch(chain_walk &w, const gdn_params &p)
     unsigned blocks = gridDim.x, position = w.round & 1 ? blocks - 1 - blockIdx.x : blockIdx.x;
     unsigned index = (unsigned)w.round * blocks + position, rank = index / (unsigned)p.value_heads;
     w.round++;
-    w.ahead = index < w.total ? p.table.chain[rank] : make_int4(0, 0, 0, 0);
+    w.ahead = index < w.total ? p.table.chain[rank] : make_int4(0, 0, 0, 0); /* empty samples come last */
     w.ahead_head = (int)(index - rank * (unsigned)p.value_heads);
 }
 DT_DEVICE void walk_enter(chain_walk &w, const gdn_params &p)
@@ -49,7 +49,7 @@ DT_DEVICE void walk_enter(chain_walk &w, const gdn_params &p)
     w.head = w.ahead_head;
     w.key_head = (int)((unsigned)w.head / (unsigned)p.group);
     w.chunks = chunk_count(w.chain.y);
-    w.valid = w.chunks > 0; /* chains of the list are not empty */
+    w.valid = w.chunks > 0;
     w.step = 0;
     if (w.valid)
         walk_fetch(w, p);
@@ -57,7 +57,7 @@ DT_DEVICE void walk_enter(chain_walk &w, const gdn_params &p)
 DT_DEVICE void walk_start(chain_walk &w, const gdn_params &p)
 {
     w.round = 0;
-    w.total = (unsigned)(p.table.counts[1] * p.value_heads);
+    w.total = (unsigned)(p.n_seq_cap * p.value_heads);
     walk_fetch(w, p);
     walk_enter(w, p);
 }
@@ -125,7 +125,7 @@ template <int ISA> DT_DEVICE void store_p(uint32_t tile, const float (&r)[32], c
 template <int ISA, int STEPS> DT_DEVICE void store_x(uint32_t tile, const float (&x)[8 * STEPS], const gdn_vectors *v)
 {
     int lane = (int)threadIdx.x & 31, row0 = 16 * (((int)threadIdx.x >> 5) & 3), j = row0 + (lane >> 2);
-    float f[2] = {v->eta[j] * v->beta[j], v->eta[j + 8] * v->beta[j + 8]};
+    float f[2] = {v->eta_beta[j], v->eta_beta[j + 8]};
     DT_UNROLL
     for (int s = 0; s < STEPS; s++) {
         uint32_t a[4];
@@ -307,29 +307,29 @@ template <int ISA> DT_DEVICE void gdn_forward_block(const gdn_params &p)
         if (warp < 4) {
             float r[32];
             uint32_t qk[4][4];
-            mm_ss<ISA, 64, 8, K_MAJOR, K_MAJOR>(r, stage + STAGE_Q, PANEL, stage + STAGE_K, PANEL, false);
+            mm_ss_new<ISA, 64, 8, K_MAJOR, K_MAJOR>(r, stage + STAGE_Q, PANEL, stage + STAGE_K, PANEL);
             mm_commit<ISA>();
-            mm_rs<ISA, 64, 8, K_MAJOR>(u, a, stage + STAGE_K, PANEL, false);
+            mm_rs_new<ISA, 64, 8, K_MAJOR>(u, a, stage + STAGE_K, PANEL);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
             pack_lower(qk, r);
             mm_begin<ISA>();
-            mm_rs<ISA, 64, 4, MN_MAJOR>(r, qk, stage + STAGE_AT, PANEL, false);
+            mm_rs_new<ISA, 64, 4, MN_MAJOR>(r, qk, stage + STAGE_AT, PANEL);
             mm_commit<ISA>();
-            mm_rs<ISA, 64, 8, K_MAJOR>(o, a, stage + STAGE_Q, PANEL, false);
+            mm_rs_new<ISA, 64, 8, K_MAJOR>(o, a, stage + STAGE_Q, PANEL);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
             store_p<ISA>(p_tile, r, v);
         } else {
             float x[64];
-            mm_ss<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(x, stage + STAGE_AT, PANEL, stage + STAGE_K, PANEL, false);
+            mm_ss_new<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(x, stage + STAGE_AT, PANEL, stage + STAGE_K, PANEL);
             mm_commit<ISA>();
-            mm_rs<ISA, 64, 8, K_MAJOR>(u, a, stage + STAGE_K, PANEL, false);
+            mm_rs_new<ISA, 64, 8, K_MAJOR>(u, a, stage + STAGE_K, PANEL);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
             store_x<ISA, 8>(x_tile, x, v);
             mm_begin<ISA>();
-            mm_rs<ISA, 64, 8, K_MAJOR>(o, a, stage + STAGE_Q, PANEL, false);
+            mm_rs_new<ISA, 64, 8, K_MAJOR>(o, a, stage + STAGE_Q, PANEL);
             mm_commit<ISA>();
             mm_wait<ISA, 1>();
         }
@@ -419,12 +419,12 @@ template <int ISA> DT_DEVICE void gdn_backward_block(const gdn_params &p)
         if (warp < 4) {
             float r[32];
             uint32_t qk[4][4];
-            mm_ss<ISA, 64, 8, K_MAJOR, K_MAJOR>(r, stage + STAGE_Q, PANEL, stage + STAGE_K, PANEL, false);
+            mm_ss_new<ISA, 64, 8, K_MAJOR, K_MAJOR>(r, stage + STAGE_Q, PANEL, stage + STAGE_K, PANEL);
             mm_commit<ISA>();
             mm_wait<ISA, 0>();
             pack_lower(qk, r);
             mm_begin<ISA>();
-            mm_rs<ISA, 64, 4, MN_MAJOR>(r, qk, stage + STAGE_AT, PANEL, false);
+            mm_rs_new<ISA, 64, 4, MN_MAJOR>(r, qk, stage + STAGE_AT, PANEL);
             mm_commit<ISA>();
             mm_rs<ISA, 128, 4, MN_MAJOR>(s, scaled, stage + STAGE_Q, PANEL, true);
             mm_commit<ISA>();
@@ -432,7 +432,7 @@ template <int ISA> DT_DEVICE void gdn_backward_block(const gdn_params &p)
             store_p<ISA>(p_tile, r, v);
         } else {
             float x[64];
-            mm_ss<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(x, stage + STAGE_AT, PANEL, stage + STAGE_K, PANEL, false);
+            mm_ss_new<ISA, 128, 4, MN_MAJOR, MN_MAJOR>(x, stage + STAGE_AT, PANEL, stage + STAGE_K, PANEL);
             mm_commit<ISA>();
             mm_rs<ISA, 128, 4, MN_MAJOR>(s, scaled, stage + STAGE_Q, PANEL, true);
             mm_commit<ISA>();
@@ -444,7 +444,7 @@ template <int ISA> DT_DEVICE void gdn_backward_block(const gdn_params &p)
 
         float z[32]; /* dW^T = P'^T dO + X' dS1, transposed */
         mm_begin<ISA>();
-        mm_rs<ISA, 64, 4, MN_MAJOR>(z, d, p_tile, PANEL, false);
+        mm_rs_new<ISA, 64, 4, MN_MAJOR>(z, d, p_tile, PANEL);
         mm_rs<ISA, 64, 8, K_MAJOR>(z, a, x_tile, PANEL, true);
         mm_commit<ISA>();
         mm_wait<ISA, 0>();

@@ -29,9 +29,10 @@ struct gdn_scalars {
 
 /* Written by the table kernel, read by all others. */
 struct gdn_table {
-    int32_t *counts; /* [0] chunks, [1] samples that are not empty, [2] samples, [3] T */
-    int4 *chunk;     /* {first row, rows, sample, CHUNK_FIRST | CHUNK_LAST} in row order */
-    int4 *chain;     /* {first row, length, sample, first chunk}: longest samples first, empty ones last */
+    int32_t *counts;  /* [0] chunks, [1] samples that are not empty, [2] samples, [3] T */
+    int4 *chunk;      /* {first row, rows, sample, CHUNK_FIRST | CHUNK_LAST} in row order, then entries without rows */
+    int4 *chain;      /* {first row, length, sample, first chunk}: longest samples first, empty ones last */
+    int32_t capacity; /* entries of chunk */
 };
 enum { CHUNK_FIRST = 1, CHUNK_LAST = 2 };
 
@@ -49,7 +50,6 @@ struct gdn_params {
     float *rq, *rk;        /* [T_cap, heads] 1 / sqrt(sum x^2 + 1e-6) */
     unsigned char *at;     /* [chunk][value head] 8 KiB images of At */
     unsigned char *h, *dh; /* [chunk][value head] 32 KiB images, stored [V][K]: S0, dS1 */
-    float *partial;        /* [block] 64 KiB: sums of dq, dk over the value heads of a key head */
 };
 
 DT_DEVICE int chunk_count(int length)
@@ -77,6 +77,7 @@ struct chain_maps {
 DT_DEVICE void zero_rows(uint32_t tile, int rows, int threads)
 {
     int first = rows * 8, count = (CHUNK - rows) * 8; /* 16-byte units of a panel */
+    DT_ROLLED
     for (int i = (int)threadIdx.x % threads; i < 2 * count; i += threads)
         store_shared16(tile + (uint32_t)((i >= count ? PANEL : 0) + (first + (i >= count ? i - count : i)) * 16),
                        make_uint4(0, 0, 0, 0));
@@ -87,7 +88,7 @@ DT_DEVICE void zero_rows(uint32_t tile, int rows, int threads)
 DT_DEVICE void load_rows(uint32_t tile, const gdn_rows &t, int64_t row0, int rows, int head, int width, int threads)
 {
     const uint16_t *base = t.data + row0 * t.row + (int64_t)head * t.head;
-    for (int i = (int)threadIdx.x; i < CHUNK * WIDTH / 8; i += threads) {
+    for (int i = (int)threadIdx.x % threads; i < CHUNK * WIDTH / 8; i += threads) {
         int row = i >> 4, unit = i & 15;
         bool inside = row < rows && unit * 8 < width;
         copy_async16(tile_unit(tile + (uint32_t)(unit >> 3) * PANEL, row, unit & 7),
@@ -97,7 +98,7 @@ DT_DEVICE void load_rows(uint32_t tile, const gdn_rows &t, int64_t row0, int row
 /* Starts the copy of a tile image. */
 DT_DEVICE void load_image(uint32_t tile, const unsigned char *image, int bytes, int threads)
 {
-    for (int i = (int)threadIdx.x * 16; i < bytes; i += threads * 16)
+    for (int i = (int)threadIdx.x % threads * 16; i < bytes; i += threads * 16)
         copy_async16(tile + (uint32_t)i, image + i, 16);
 }
 
@@ -107,7 +108,7 @@ struct alignas(16) gdn_vectors {
     float gamma_rk[CHUNK];   /* gamma rk */
     float s_gamma_rq[CHUNK]; /* s gamma rq */
     float s_rq[CHUNK];       /* s rq */
-    float eta[CHUNK], rk[CHUNK];
+    float eta[CHUNK], eta_beta[CHUNK], rk[CHUNK];
     float2 G_beta[CHUNK]; /* both again, side by side */
     float gamma_last, pad[3];
 };
@@ -150,7 +151,9 @@ DT_DEVICE void write_vectors(gdn_vectors *v, const gdn_tokens &t, float scale)
     ((float2 *)v->gamma_rk)[lane] = make_float2(gamma[0] * t.rk[0], gamma[1] * t.rk[1]);
     ((float2 *)v->s_gamma_rq)[lane] = make_float2(gamma[0] * s_rq[0], gamma[1] * s_rq[1]);
     ((float2 *)v->s_rq)[lane] = make_float2(s_rq[0], s_rq[1]);
-    ((float2 *)v->eta)[lane] = make_float2(exp2_fast(last - G[0]), exp2_fast(last - G[1]));
+    float eta[2] = {exp2_fast(last - G[0]), exp2_fast(last - G[1])};
+    ((float2 *)v->eta)[lane] = make_float2(eta[0], eta[1]);
+    ((float2 *)v->eta_beta)[lane] = make_float2(eta[0] * t.beta[0], eta[1] * t.beta[1]);
     ((float2 *)v->rk)[lane] = make_float2(t.rk[0], t.rk[1]);
     ((float4 *)v->G_beta)[lane] = make_float4(G[0], t.beta[0], G[1], t.beta[1]);
     if (lane == 0)

@@ -57,8 +57,8 @@ DT_KERNEL(TABLE_THREADS, 1) gdn_table_kernel(const int32_t *__restrict__ cu, int
             continue;
         if (sorted)
             counts[seq] = mine;
-        else if (some) /* too many to sort here; so many samples are short and balance themselves */
-            table.chain[rank] = make_int4(row0, length, seq, first);
+        else /* too many to sort here; so many samples are short and balance themselves */
+            table.chain[some ? rank : n_seq_cap - 1 - (seq - rank)] = make_int4(row0, length, seq, first);
     }
     if (thread == 0) {
         table.counts[0] = chunks;
@@ -66,17 +66,27 @@ DT_KERNEL(TABLE_THREADS, 1) gdn_table_kernel(const int32_t *__restrict__ cu, int
         table.counts[2] = n_seq_cap;
         table.counts[3] = T;
     }
+    for (int i = chunks + thread; i < table.capacity; i += TABLE_THREADS)
+        table.chunk[i] = make_int4(0, 0, 0, 0);
     block_sync();
     if (!sorted)
         return;
-    for (int seq = thread; seq < n_seq_cap; seq += TABLE_THREADS) {
-        int mine = counts[seq], rank = 0, first = 0;
-        for (int other = 0; other < n_seq_cap; other++) {
+    /* Four threads a sample: its rank by length, and the chunks before it. Counts are exact as floats. */
+    for (int base = 0; base < n_seq_cap; base += TABLE_THREADS / 4) {
+        int seq = base + thread / 4, mine = seq < n_seq_cap ? counts[seq] : 0;
+        float rank = 0.0f, first = 0.0f;
+        for (int other = thread & 3; other < n_seq_cap; other += 4) {
             int theirs = counts[other];
-            rank += theirs > mine || (theirs == mine && other < seq);
-            first += other < seq ? theirs : 0;
+            rank += theirs > mine || (theirs == mine && other < seq) ? 1.0f : 0.0f;
+            first += other < seq ? (float)theirs : 0.0f;
         }
-        table.chain[rank] = make_int4(cu[seq], cu[seq + 1] - cu[seq], seq, first);
+        DT_UNROLL
+        for (int n = 1; n < 4; n *= 2) {
+            rank += shuffle_xor(rank, n);
+            first += shuffle_xor(first, n);
+        }
+        if (seq < n_seq_cap && (thread & 3) == 0)
+            table.chain[(int)rank] = make_int4(cu[seq], cu[seq + 1] - cu[seq], seq, (int)first);
     }
 }
 #endif
