@@ -3,37 +3,51 @@
 #define DT_CUDA_GDN_INTRA_CUH
 #include "providers/cuda/gdn_common.cuh"
 
-enum { INTRA_THREADS = 128, INTRA_STRIDE = 68 /* floats a row: no bank conflicts in the fragments below */ };
-enum { INTRA_SHARED = ROWS_BYTES + CHUNK * INTRA_STRIDE * 4 + 2 * CHUNK * 4 + 16 };
+enum {
+    INTRA_THREADS = 128,
+    INTRA_STRIDE = 72 /* floats a row: fewest bank conflicts in the accesses below, taken together */
+};
+enum {
+    INTRA_SQUARE = CHUNK * INTRA_STRIDE + 16 /* the two heads in different banks */,
+    INTRA_SHARED = 2 * INTRA_SQUARE * 4 + 2 * CHUNK * 4 + 16
+};
 
-/* 1/sqrt(sum x^2 + 1e-6) of each row, from the diagonal of X X^T; 0 past `rows`. */
-DT_DEVICE void diagonal_norms(float *shared_norms, float *norms, int64_t stride, const float (&xx)[32], int rows)
+/* 1/sqrt(sum x^2 + 1e-6) of each row; 0 past `rows`. Each warp its 16 rows: the diagonal of X X^T, of which the
+ * fragments of X are both operands. */
+DT_DEVICE void row_norms(float *shared_norms, float *norms, int64_t stride, uint32_t tile, int rows)
 {
-    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, g = lane >> 2;
-    if ((g >> 1) != (lane & 3))
-        return; /* column 8j + 2 (lane % 4) + {0, 1} meets row 16 warp + lane/4 (+8) in these lanes only */
+    int lane = (int)threadIdx.x & 31, row0 = 16 * ((int)threadIdx.x >> 5), g = lane >> 2;
+    float low[4] = {0.0f, 0.0f, 0.0f, 0.0f}, high[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    DT_UNROLL
+    for (int s = 0; s < 8; s++) {
+        uint32_t a[4];
+        load_a<K_MAJOR>(a, tile, PANEL, s, row0);
+        mma_bf16(low, a, a[0], a[2]);
+        mma_bf16(high, a, a[1], a[3]);
+    }
+    if ((g >> 1) != (lane & 3)) /* columns 2 (lane % 4) + {0, 1} meet rows lane/4 (+8) in these lanes only */
+        return;
     DT_UNROLL
     for (int y = 0; y < 2; y++) {
-        float sum = 0.0f;
-        DT_UNROLL
-        for (int w = 0; w < 4; w++) { /* register indices must be constants */
-            float candidate = g & 1 ? xx[4 * (2 * w + y) + 2 * y + 1] : xx[4 * (2 * w + y) + 2 * y];
-            sum = w == warp ? candidate : sum;
-        }
-        int row = 16 * warp + g + 8 * y;
-        float norm = row < rows ? rsqrtf(sum + 1e-6f) : 0.0f;
+        float even = y ? high[2] : low[0], odd = y ? high[3] : low[1];
+        int row = row0 + g + 8 * y;
+        float norm = row < rows ? rsqrtf((g & 1 ? odd : even) + 1e-6f) : 0.0f;
         shared_norms[row] = norm;
         if (row < rows)
             norms[row * stride] = norm;
     }
 }
 
-/* The 16 x 16 diagonal block at `b` (unit lower triangular, strict part in memory) becomes its inverse. By one warp;
- * lane j computes column j by substitution. */
+/* The inverses of two value heads are made side by side: `l` of the second lies INTRA_SQUARE floats behind that of the
+ * first.
+ *
+ * The 16 x 16 diagonal block at `b` (unit lower triangular, strict part in memory) becomes its inverse, by one warp:
+ * lanes 0..15 for the first head, the others for the second; each computes a column by substitution. */
 DT_DEVICE void invert_diagonal(float *b)
 {
     int lane = (int)threadIdx.x & 31, column = lane & 15;
     float x[16];
+    b += lane < 16 ? 0 : INTRA_SQUARE;
     DT_UNROLL
     for (int i = 0; i < 16; i++) {
         float sum = 0.0f;
@@ -51,19 +65,16 @@ DT_DEVICE void invert_diagonal(float *b)
         x[i] = i == column ? 1.0f : -sum; /* sum is 0 above the diagonal */
     }
     warp_sync();
-    if (lane < 16) {
-        DT_UNROLL
-        for (int i = 0; i < 16; i++)
-            b[i * INTRA_STRIDE + column] = round_tf32(x[i]);
-    }
+    DT_UNROLL
+    for (int i = 0; i < 16; i++)
+        b[i * INTRA_STRIDE + column] = round_tf32(x[i]);
 }
 
 /* With D1 (upper left) and D2 (lower right) inverted, the lower left block L21 of a 2 SIZE square becomes -D2 L21 D1.
- * This warp makes its rows row0 .. row0 + 15 and columns col0 .. col0 + 8 COLS - 1. tf32 products: the k index of the
- * second product is permuted (2t, 2t+1 for t, t+4), so that the first result is its A operand without shuffles. All
- * that lies in shared memory is rounded to tf32 already. */
-template <int SIZE, int COLS>
-DT_DEVICE void merge_blocks(float (&out)[4 * COLS], const float *square, int row0, int col0)
+ * This warp makes its rows row0 .. row0 + 15. tf32 products: the k index of the second product is permuted (2t, 2t+1
+ * for t, t+4), so that the first result is its A operand without shuffles. All that lies in shared memory is rounded
+ * to tf32 already. */
+template <int SIZE> DT_DEVICE void merge_blocks(float (&out)[SIZE / 2], const float *square, int row0)
 {
     int lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const float *d1 = square, *l21 = square + SIZE * INTRA_STRIDE, *d2 = l21 + SIZE;
@@ -85,48 +96,47 @@ DT_DEVICE void merge_blocks(float (&out)[4 * COLS], const float *square, int row
     for (int k = 0; k < SIZE / 8; k++) {
         uint32_t fa[4] = {to_tf32(-w[4 * k]), to_tf32(-w[4 * k + 2]), to_tf32(-w[4 * k + 1]), to_tf32(-w[4 * k + 3])};
         DT_UNROLL
-        for (int j = 0; j < COLS; j++) {
-            const float *b = d1 + (8 * k + 2 * t) * INTRA_STRIDE + col0 + 8 * j + g;
+        for (int j = 0; j <= k; j++) { /* D1 is 0 above its diagonal */
+            const float *b = d1 + (8 * k + 2 * t) * INTRA_STRIDE + 8 * j + g;
             mma_tf32(out + 4 * j, fa, float_bits(b[0]), float_bits(b[INTRA_STRIDE]));
         }
     }
 }
-template <int COLS> DT_DEVICE void store_block(float *block, const float (&x)[4 * COLS], int row0, int col0)
+/* A 16-row slab of a block from row0; ROUND: others multiply with it. */
+template <int N, bool ROUND> DT_DEVICE void store_block(float *block, const float (&x)[N], int row0)
 {
     int lane = (int)threadIdx.x & 31;
-    float *to = block + (row0 + (lane >> 2)) * INTRA_STRIDE + col0 + 2 * (lane & 3);
+    float *to = block + (row0 + (lane >> 2)) * INTRA_STRIDE + 2 * (lane & 3);
     DT_UNROLL
-    for (int j = 0; j < COLS; j++) {
-        to[8 * j] = round_tf32(x[4 * j]);
-        to[8 * j + 1] = round_tf32(x[4 * j + 1]);
-        to[8 * j + 8 * INTRA_STRIDE] = round_tf32(x[4 * j + 2]);
-        to[8 * j + 8 * INTRA_STRIDE + 1] = round_tf32(x[4 * j + 3]);
-    }
+    for (int n = 0; n < N; n += 2)
+        *(float2 *)(to + 8 * (n >> 2) + (n & 2) * 4 * INTRA_STRIDE) =
+            ROUND ? make_float2(round_tf32(x[n]), round_tf32(x[n + 1])) : make_float2(x[n], x[n + 1]);
 }
 
-/* L in shared memory (strict lower part, zeros elsewhere) becomes (I + L)^-1. */
+/* L of two heads in shared memory (strict lower part, zeros elsewhere) becomes (I + L)^-1. */
 DT_DEVICE void invert_chunk(float *l)
 {
-    int warp = (int)threadIdx.x >> 5;
+    const int warp = (int)threadIdx.x >> 5;
     invert_diagonal(l + 16 * warp * (INTRA_STRIDE + 1));
     block_sync();
-    {
-        float *square = l + (warp >> 1) * 32 * (INTRA_STRIDE + 1), x[4];
-        merge_blocks<16, 1>(x, square, 0, 8 * (warp & 1));
-        block_sync();
-        store_block<1>(square + 16 * INTRA_STRIDE, x, 0, 8 * (warp & 1));
-        block_sync();
-    }
-    float x[8];
-    int row0 = 16 * (warp & 1), col0 = 16 * (warp >> 1);
-    merge_blocks<32, 2>(x, l, row0, col0);
+    float *mine = l + (warp & 1) * INTRA_SQUARE;
     block_sync();
-    store_block<2>(l + 32 * INTRA_STRIDE, x, row0, col0);
+    {
+        float *square = mine + (warp >> 1) * 32 * (INTRA_STRIDE + 1), x[8];
+        merge_blocks<16>(x, square, 0);
+        warp_sync(); /* nobody else uses this block yet */
+        store_block<8, true>(square + 16 * INTRA_STRIDE, x, 0);
+    }
+    block_sync();
+    float x[16];
+    merge_blocks<32>(x, mine, 16 * (warp >> 1));
+    block_sync();
+    store_block<16, false>(mine + 32 * INTRA_STRIDE, x, 16 * (warp >> 1));
     block_sync();
 }
 
-/* L = slow(beta_i rk_i rk_j k_i.k_j), rounded to tf32, zeros on and above the diagonal. */
-DT_DEVICE void store_l(float *l, const float (&kk)[32], const float *rk, const float (&b)[2], int row)
+/* L = slow(beta_i rk_i rk_j k_i.k_j) of two heads, rounded to tf32, zeros on and above the diagonal. b[y][head]. */
+DT_DEVICE void store_l(float *l, const float (&kk)[32], const float *rk, const float (&b)[2][2], int row)
 {
     int t = 2 * ((int)threadIdx.x & 3);
     DT_UNROLL
@@ -135,25 +145,27 @@ DT_DEVICE void store_l(float *l, const float (&kk)[32], const float *rk, const f
         float2 r = *(const float2 *)(rk + x);
         DT_UNROLL
         for (int y = 0; y < 2; y++) {
-            float first = round_tf32(b[y] * r.x * kk[4 * j + 2 * y]),
-                  second = round_tf32(b[y] * r.y * kk[4 * j + 2 * y + 1]);
             int i = row + 8 * y;
-            *(float2 *)(l + i * INTRA_STRIDE + x) = make_float2(i > x ? first : 0.0f, i > x + 1 ? second : 0.0f);
+            float first = i > x ? r.x * kk[4 * j + 2 * y] : 0.0f,
+                  second = i > x + 1 ? r.y * kk[4 * j + 2 * y + 1] : 0.0f;
+            DT_UNROLL
+            for (int head = 0; head < 2; head++)
+                *(float2 *)(l + head * INTRA_SQUARE + i * INTRA_STRIDE + x) =
+                    make_float2(round_tf32(b[y][head] * first), round_tf32(b[y][head] * second));
         }
     }
 }
-/* At = diag(rk) (I + L)^-1 to its image. */
-DT_DEVICE void write_at(uint4 *image, const float *l, const float *rk)
+/* At = diag(rk) (I + L)^-1 to its image: four columns a thread. */
+DT_DEVICE void write_at(unsigned char *image, const float *l, const float *rk)
 {
-    int thread = (int)threadIdx.x;
+    const int quad = (int)threadIdx.x & 15;
     DT_UNROLL
-    for (int c = 0; c < 4; c++) {
-        int y = (thread >> 3) + 16 * c, unit = thread & 7;
-        const float4 *from = (const float4 *)(l + y * INTRA_STRIDE + 8 * unit);
-        float4 u = from[0], v = from[1];
+    for (int c = 0; c < 8; c++) {
+        int y = ((int)threadIdx.x >> 4) + 8 * c;
+        float4 u = *(const float4 *)(l + y * INTRA_STRIDE + 4 * quad);
         float f = rk[y];
-        image[y * 8 + (unit ^ (y & 7))] = make_uint4(pack_bf16(f * u.x, f * u.y), pack_bf16(f * u.z, f * u.w),
-                                                     pack_bf16(f * v.x, f * v.y), pack_bf16(f * v.z, f * v.w));
+        *(uint2 *)(image + y * 128 + ((quad >> 1) ^ (y & 7)) * 16 + (quad & 1) * 8) =
+            make_uint2(pack_bf16(f * u.x, f * u.y), pack_bf16(f * u.z, f * u.w));
     }
 }
 /* K and Q of a chunk: by the copy engine on Hopper, else by all threads. Ends with a barrier. */
@@ -187,45 +199,54 @@ DT_DEVICE void load_intra(const gdn_params &p, const chain_maps &maps, const int
     block_sync();
 }
 
+/* beta of this thread's two rows, of two heads; 0 for rows and heads that are not there. */
+DT_DEVICE void load_betas(float (&b)[2][2], const gdn_params &p, const int4 &rows, int head, int heads, int row)
+{
+    const float *beta = p.beta.data + (int64_t)rows.x * p.beta.row + head;
+    DT_UNROLL
+    for (int n = 0; n < 4; n++) {
+        int y = row + 8 * (n >> 1), other = n & 1;
+        b[n >> 1][other] = y < rows.y && other < heads ? beta[y * p.beta.row + other] : 0.0f;
+    }
+}
 template <int ISA> DT_DEVICE void gdn_intra_block(const gdn_params &p, const chain_maps &maps)
 {
-    int chunk = (int)(blockIdx.x / (unsigned)p.heads), key_head = (int)(blockIdx.x - (unsigned)(chunk * p.heads));
-    if (chunk >= p.table.counts[0])
+    const int chunk = (int)(blockIdx.x / (unsigned)p.heads), key_head = (int)(blockIdx.x - (unsigned)(chunk * p.heads));
+    const int4 rows = p.table.chunk[chunk];
+    if (rows.y == 0)
         return;
     DT_SHARED(shared);
-    /* q is read before l is written: they share memory */
-    float *l = (float *)(shared + ROWS_BYTES), *rk = l + CHUNK * INTRA_STRIDE, *rq = rk + CHUNK;
+    /* q and k are read before l is written: they share memory */
+    float *l = (float *)shared, *rk = l + 2 * INTRA_SQUARE, *rq = rk + CHUNK;
     uint32_t k_tile = shared_address(shared), q_tile = k_tile + ROWS_BYTES;
-    int4 rows = p.table.chunk[chunk];
+    const int row = 16 * ((int)threadIdx.x >> 5) + (((int)threadIdx.x & 31) >> 2), first_head = key_head * p.group;
+    float b[2][2];
+    load_betas(b, p, rows, first_head, p.group < 2 ? 1 : 2, row);
     load_intra<ISA>(p, maps, rows, key_head, k_tile, q_tile, shared_address(rq + CHUNK));
 
     float kk[32];
-    {
-        float qq[32];
-        mm_begin<ISA>();
-        mm_ss<ISA, 64, 8, K_MAJOR, K_MAJOR>(kk, k_tile, PANEL, k_tile, PANEL, false);
-        mm_ss<ISA, 64, 8, K_MAJOR, K_MAJOR>(qq, q_tile, PANEL, q_tile, PANEL, false);
-        mm_commit<ISA>();
-        mm_wait<ISA, 0>();
-        int64_t first = (int64_t)rows.x * p.heads + key_head;
-        diagonal_norms(rk, p.rk + first, p.heads, kk, rows.y);
-        diagonal_norms(rq, p.rq + first, p.heads, qq, rows.y);
-    }
+    const int64_t first = (int64_t)rows.x * p.heads + key_head;
+    mm_begin<ISA>();
+    mm_ss_new<ISA, 64, 8, K_MAJOR, K_MAJOR>(kk, k_tile, PANEL, k_tile, PANEL);
+    mm_commit<ISA>();
+    row_norms(rq, p.rq + first, p.heads, q_tile, rows.y);
+    row_norms(rk, p.rk + first, p.heads, k_tile, rows.y);
+    mm_wait<ISA, 0>();
     block_sync();
 
-    int lane = (int)threadIdx.x & 31, row = 16 * ((int)threadIdx.x >> 5) + (lane >> 2);
-    for (int i = 0; i < p.group; i++) {
-        int head = key_head * p.group + i;
-        const float *beta = p.beta.data + (int64_t)rows.x * p.beta.row + head;
-        float b[2];
+    for (int i = 0; i < p.group; i += 2) {
+        const int head = first_head + i, heads = i + 1 < p.group ? 2 : 1;
+        if (i > 0)
+            load_betas(b, p, rows, head, heads, row);
         DT_UNROLL
-        for (int y = 0; y < 2; y++)
-            b[y] = row + 8 * y < rows.y ? beta[(row + 8 * y) * p.beta.row] * rk[row + 8 * y] : 0.0f;
+        for (int n = 0; n < 4; n++)
+            b[n >> 1][n & 1] *= rk[row + 8 * (n >> 1)];
         store_l(l, kk, rk, b, row);
         block_sync();
         invert_chunk(l);
-        write_at((uint4 *)(p.at + ((int64_t)chunk * p.value_heads + head) * AT_BYTES), l, rk);
-        block_sync(); /* l is rewritten for the next head */
+        for (int other = 0; other < heads; other++)
+            write_at(p.at + ((int64_t)chunk * p.value_heads + head + other) * AT_BYTES, l + other * INTRA_SQUARE, rk);
+        block_sync(); /* l is rewritten for the next heads */
     }
 }
 template <int ISA>
