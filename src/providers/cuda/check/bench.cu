@@ -100,9 +100,11 @@ extern "C" void bench_all(const dt_provider *provider, dt_exec *exec, const char
     } packs[] = {{32768, 195}, {8192, 41}, {512, 3}, {32768, 1}, {32768, 8}};
     if (!only || strcmp(only, "copy") == 0)
         bench_copy(json);
-    for (auto &p : packs)
-        if (!only || strcmp(only, "gdn") == 0)
-            bench_gdn(provider, exec, p.T, p.n, json);
+    for (size_t i = 0; i < sizeof packs / sizeof *packs; i++) { /* gdn1, gdn2, ...: one of them, for profilers */
+        char one[] = {'g', 'd', 'n', (char)('1' + i), 0};
+        if (!only || strcmp(only, "gdn") == 0 || strcmp(only, one) == 0)
+            bench_gdn(provider, exec, packs[i].T, packs[i].n, json);
+    }
     for (int i = 0; i < 3; i++)
         if (!only || strcmp(only, "conv") == 0)
             bench_conv(provider, exec, packs[i].T, packs[i].n, json);
@@ -110,6 +112,4 @@ extern "C" void bench_all(const dt_provider *provider, dt_exec *exec, const char
         bench_attention(provider, exec, only, json);
     if (!only || strncmp(only, "rows", 4) == 0)
         bench_rows(provider, exec, only, json);
-    if (only && strcmp(only, "gdn1") == 0)
-        bench_gdn(provider, exec, 32768, 195, json);
 }
