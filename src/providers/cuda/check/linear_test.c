@@ -256,6 +256,8 @@ static void extended_shapes(void **state)
          .extension = 64}, /* dx_add: dU by itself */
         {BF16, .T = 40, .T_cap = 41, .in = 64, .out = {32, 16}, .n_parts = 2, .rank = {8, 3}, .dropout = 0.1f,
          .joined = true, .frozen_input = true, .extension = 64},
+        {BF16, .T = 40, .T_cap = 41, .in = 1040, .out = {24, 136}, .n_parts = 2, .rank = {8, 5}, .dropout = 0.1f,
+         .joined = true, .plain = true, .extension = 64}, /* U in parts */
         {BF16, .T = 40, .T_cap = 41, .in = 1040, .out = {15}, .n_parts = 1, .rank = {8}, .plain = true,
          .extension = 64}, /* rows of dY that no vector load fits */
         {BF16, .T = 20, .T_cap = 20, .in = 64, .out = {32}, .n_parts = 1, .rank = {70}, .plain = true,
