@@ -116,7 +116,7 @@ static void different_steps_are_said(void **state)
     assert_int_equal(compare(a, half, ""), 1);
     char *text = program_output();
     assert_non_null(strstr(text, "missing       B lacks 9 steps of A, first 31\n"));
-    assert_non_null(strstr(text, "OUTSIDE"));
+    assert_non_null(strstr(text, "DIFFERENT: not the same steps\n"));
     free(text);
     free(command);
     command = dtp_format("sed -i 's/2.00000000/NaN/' %s/logging.jsonl", a);
@@ -124,6 +124,7 @@ static void different_steps_are_said(void **state)
     assert_int_equal(compare(half, a, ""), 1);
     text = program_output();
     assert_non_null(strstr(text, "not finite    51 steps, first 1\n"));
+    assert_non_null(strstr(text, "DIFFERENT: values that are not finite\n"));
     free(text);
     free(command);
     free(half);

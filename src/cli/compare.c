@@ -50,6 +50,16 @@ static void print_missing(const char *one, const char *other, const dt_run_missi
         printf("missing       %s lacks %zu steps of %s, first %lld\n", other, m->count, one, (long long)m->first);
 }
 
+static void print_verdict(const dt_run_comparison *c, double threshold)
+{
+    if (c->not_finite)
+        puts("DIFFERENT: values that are not finite");
+    else if (c->only_a.count || c->only_b.count)
+        puts("DIFFERENT: not the same steps");
+    else
+        printf("%s the threshold of %g%%\n", dtp_runs_agree(c, threshold) ? "within" : "OUTSIDE", 100 * threshold);
+}
+
 static void print_summary(const dt_run_comparison *c, double threshold)
 {
     const dt_run_pair *largest = &c->pairs[c->largest];
@@ -61,16 +71,15 @@ static void print_summary(const dt_run_comparison *c, double threshold)
         printf("not finite    %zu steps, first %lld\n", c->not_finite, (long long)c->first_not_finite);
     else
         puts("finite        every loss and gradient norm");
-    if (c->not_finite == c->count)
-        return;
-    printf("mean          %.3g%% of the loss (|difference|)\n"
-           "largest       %+.3g%% at step %lld\n"
-           "drift         %+.3g%% from first to last step\n"
-           "first tenth   %+.3g%% on average\n"
-           "last tenth    %+.3g%%\n",
-           100 * c->mean, 100 * largest->relative, (long long)largest->a->step, 100 * c->drift, 100 * c->first_tenth,
-           100 * c->last_tenth);
-    printf("%s the threshold of %g%%\n", dtp_runs_agree(c, threshold) ? "within" : "OUTSIDE", 100 * threshold);
+    if (c->not_finite < c->count)
+        printf("mean          %.3g%% of the loss (|difference|)\n"
+               "largest       %+.3g%% at step %lld\n"
+               "drift         %+.3g%% from first to last step\n"
+               "first tenth   %+.3g%% on average\n"
+               "last tenth    %+.3g%%\n",
+               100 * c->mean, 100 * largest->relative, (long long)largest->a->step, 100 * c->drift,
+               100 * c->first_tenth, 100 * c->last_tenth);
+    print_verdict(c, threshold);
 }
 
 /* ---- JSON ---- */
