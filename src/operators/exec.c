@@ -48,8 +48,12 @@ static dt_status no_device(dt_ctx *ctx, dt_device_kind device, dt_err *err)
         if (!r->replaced && r->provider->device == device)
             dtp_buf_printf(&why, "%s%s: %s", why.length ? "; " : "", r->provider->name,
                            r->available ? "only adds operators to a device that another provider drives" : r->why);
-    dt_fail(err, DT_E_UNAVAILABLE, "no provider can drive the device \"%s\" (%s)", dt_device_name(device),
-            why.length ? why.data : "no plug-in for it is loaded");
+    if (!why.length)
+        dtp_buf_printf(
+            &why,
+            "no plug-in for it is loaded: it would be libdeltune-%s.so, beside the program or named with --plugin",
+            dt_device_name(device));
+    dt_fail(err, DT_E_UNAVAILABLE, "no provider can drive the device \"%s\" (%s)", dt_device_name(device), why.data);
     dtp_buf_free(&why);
     return DT_E_UNAVAILABLE;
 }
