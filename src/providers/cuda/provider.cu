@@ -106,6 +106,16 @@ static int probe(int device_index, char *why, size_t why_size)
     }
     if (error == cudaSuccess)
         error = cudaMemcpy(&answer, memory, sizeof answer, cudaMemcpyDeviceToHost);
+    if (error == cudaErrorInsufficientDriver) { /* said of a driver that is not there, too */
+        int driver = 0;
+        cudaDriverGetVersion(&driver);
+        if (driver == 0)
+            snprintf(why, why_size, "no NVIDIA driver here: install one, or make it visible in this container");
+        else
+            snprintf(why, why_size, "the driver is for CUDA %d.%d, this plug-in for %d.%d: update the driver",
+                     driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return 0;
+    }
     cudaFree(memory);
     if (error != cudaSuccess || answer != 42) {
         snprintf(why, why_size, "CUDA device %d: %s", device_index,
