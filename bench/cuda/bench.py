@@ -112,6 +112,12 @@ class Bench:
                 return path
         sys.exit(f"{self.bin}: there is no {program}; build it, or name the folder that holds it")
 
+    def check(self):
+        """What would end the benchmark later ends it here, before gigabytes are written."""
+        for program in ("cuda_check", "cuda_gemm_bench"):
+            self.find(program)
+        self.call("deltune", "ops", "--device", "cuda")
+
     def make_model(self):
         if self.model:
             return None
@@ -266,6 +272,7 @@ def main():
     options.output = options.output or options.folder / "bench-work" / "cuda"
     bench = Bench(options)
     try:
+        bench.check()
         fields = ["name", "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "memory.total"]
         result = {"date": datetime.date.today().isoformat(), "version": bench.call("deltune", "--version").strip(),
                   "machine": query(fields), "init_s": bench.make_model(), "parameters": PARAMETERS}
