@@ -41,7 +41,9 @@ static dt_status add_boundaries(dt_case_extras *e, dt_exec *exec, const dt_case_
         e->boundaries[i] = c->cu_seqlens[i < c->n_seq ? i : c->n_seq];
         e->wrong[i] = i < c->n_seq ? 0 : c->cu_seqlens[c->n_seq];
     }
-    dt_seqs seqs = {.cu_seqlens = setup->recorded && dt_exec_can_record(exec) ? e->wrong : e->boundaries,
+    /* the case's own list where it will do: at one address in every call, a provider that remembers it is found out */
+    const int32_t *list = setup->extra_seqs ? e->boundaries : c->cu_seqlens;
+    dt_seqs seqs = {.cu_seqlens = setup->recorded && dt_exec_can_record(exec) ? e->wrong : list,
                     .n_seq = c->n_seq,
                     .n_seq_cap = c->n_seq + setup->extra_seqs,
                     .T = c->rows,
