@@ -337,7 +337,7 @@ static void test_decay_groups(void **state)
         assert_true(dtp_decays(yes[i]));
 }
 
-/* P-42, P-22: the derived counts of the model description. */
+/* P-42, P-22: the counts that follow from the shape. */
 static void test_published_sizes(void **state)
 {
     (void)state;

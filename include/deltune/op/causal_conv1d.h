@@ -1,8 +1,8 @@
 /* Depthwise causal convolution over time inside each sample, optional silu.
  *     p[t] = bias + sum_j weight[j] * x[t-(W-1)+j]      terms before the sample come from initial_state, else 0
  *     y[t] = act(p[t])
- * States hold the last W inputs per channel, oldest first; final[s] = x[L-W+s]. Formulas, forward and exact adjoint:
- * operators description, section 2. */
+ * States hold the last W inputs per channel, oldest first; final[s] = x[L-W+s]. Forward and exact adjoint
+ * in plain code: src/providers/reference/causal_conv1d_ref.c. */
 #ifndef DELTUNE_OP_CAUSAL_CONV1D_H
 #define DELTUNE_OP_CAUSAL_CONV1D_H
 #include <deltune/operators.h>

@@ -3,7 +3,7 @@
  * Per sample and value head, state S [K,V] f32 (0 or initial_state at the start of each sample):
  *     S <- exp(g_t) S;  u_t = beta_t (v_t - S^T k_t);  S <- S + k_t u_t^T;  o_t = scale * S^T q_t
  * Computed in chunks of at most 64 tokens that start anew with each sample. Source: Yang et al., "Gated Delta
- * Networks", arXiv:2412.06464; chunk form and backward: operators description, sections 4 and 5. */
+ * Networks", arXiv:2412.06464; backward in plain code: src/providers/reference/gdn_ref.c. */
 #ifndef DELTUNE_OP_GDN_H
 #define DELTUNE_OP_GDN_H
 #include <deltune/operators.h>

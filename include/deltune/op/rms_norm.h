@@ -1,6 +1,6 @@
 /* RMS normalisation over the last dimension: y = x * rsqrt(mean(x^2) + eps) * w, with w = weight (plain) or
  * 1 + weight (zero-centred: layer norms and q/k norms of Qwen3.5). Arithmetic in fp32, one rounding.
- * Source: Zhang & Sennrich, arXiv:1910.07467; backward: qwen3_5 model description, section 4.1. */
+ * Source: Zhang & Sennrich, arXiv:1910.07467; backward in plain code: rms_norm_ref.c. */
 #ifndef DELTUNE_OP_RMS_NORM_H
 #define DELTUNE_OP_RMS_NORM_H
 #include <deltune/operators.h>

@@ -1,5 +1,5 @@
 /* What forward and backward of a chunk share: loading tiles, decays, the triangular system. Included once per
- * instruction set. Formulas: operators description, sections 4 and 5, in the form that only solves with I + L:
+ * instruction set. Formulas: chunk form of Yang et al., arXiv:2412.06464, in the form that only solves with I + L:
  *     V' = (I + L)^-1 diag(beta) (V - diag(gamma) K S0),   L = slow(diag(beta) K K^T o E). */
 #ifndef DT_CPU_GDN_CHUNK_H
 #define DT_CPU_GDN_CHUNK_H

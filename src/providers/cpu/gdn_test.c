@@ -1,5 +1,5 @@
 /* The chunked delta rule on every instruction set of this machine: reference cases, the oracle over many sizes, and
- * the packing rules of the operators description, section 10 (numbers in the test names' comments). */
+ * the packing rules of every operator (numbers in the test names' comments). */
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/isa_testing.h"
 #include "providers/golden_testing.h"

@@ -1,5 +1,5 @@
 /* Convolution, gates and gated norm on every instruction set of this machine: the reference cases, the oracle over
- * many sizes, one-token steps, and the packing rules of the operators description, section 10. */
+ * many sizes, one-token steps, and the packing rules of every operator. */
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/isa_testing.h"
 #include "providers/golden_testing.h"

@@ -1,6 +1,6 @@
 /* What the gated delta rule kernels share: parameters, the chunk table, tile loads, per-chunk vectors.
  *
- * Notation and formulas: operators description, sections 4 and 5, in the "X form": the inverse
+ * Notation and formulas: chunk form of Yang et al., arXiv:2412.06464, in the "X form": the inverse
  * At = diag(rk) (I + L)^-1 with L = slow(beta_i rk_i rk_j k_i.k_j) carries no gate, q and k stay raw and their norms
  * (rq, rk) enter as fp32 row and column factors. Per chunk, with S0 the state at its start:
  *     R  = low(Q K^T) At            P' = s rq_i E_ij R_ij beta_j      X' = diag(eta beta) At^T K

@@ -1,5 +1,5 @@
 /* Depthwise causal convolution inside each sample, reference. Contract: deltune/op/causal_conv1d.h; forward and exact
- * adjoint: operators description, section 2. One channel of one sample at a time. */
+ * adjoint. One channel of one sample at a time. */
 #include <deltune/op/causal_conv1d.h>
 
 #include "providers/reference/reference.h"

@@ -1,5 +1,5 @@
 /* Gated delta rule, reference: the token recurrence and its exact backward, in double.
- * Contract: deltune/op/gdn.h. Backward of the recurrence: qwen3_5 model description, section 4.4.
+ * Contract: deltune/op/gdn.h. Backward: the recurrence run backwards.
  *
  * Work is one (sample, key head) at a time, so that the sums over the value heads of a key head stay inside one item.
  * Backward needs the state before every token. It keeps one state every SEGMENT tokens and recomputes between. */

@@ -1,4 +1,4 @@
-/* Gated RMS normalisation, reference. Contract: deltune/op/rms_norm_gated.h; backward: operators description, 9.1. */
+/* Gated RMS normalisation, reference. Contract: deltune/op/rms_norm_gated.h. */
 #include <deltune/op/rms_norm_gated.h>
 
 #include "providers/reference/reference.h"
