@@ -153,7 +153,8 @@ dt_status dtp_attention_forward(dt_pass *p, dt_layer *l, dt_layer_memory *m, voi
     const dt_gate_args gate = gate_args(p, l, m);
     if (status == DT_OK)
         status = dtp_pass_forward(p, DT_OP_SIGMOID_GATE, &gate, &m->saved[DT_S_GATE], err);
-    dt_linear_args last = dtp_pass_linear(p, l, out_proj, 1, dtp_pass_inputs(p, p->memory->mid, c->heads * c->head_dim));
+    dt_linear_args last =
+        dtp_pass_linear(p, l, out_proj, 1, dtp_pass_inputs(p, p->memory->mid, c->heads * c->head_dim));
     last.part[0].c = dtp_pass_rows(p, h, H);
     last.part[0].y = dtp_pass_rows(p, m->h1, H);
     if (status == DT_OK)

@@ -1,5 +1,5 @@
-/* Uploads of matrices into rows of a wider pitch, through two page-locked buffers: one is filled while the other is copied.
- * For loading weights. */
+/* Uploads of matrices into rows of a wider pitch, through two page-locked buffers: one is filled while the other is
+ * copied. For loading weights. */
 #ifndef DT_MODEL_UPLOAD_ROWS_H
 #define DT_MODEL_UPLOAD_ROWS_H
 

@@ -1,6 +1,7 @@
 /* Gated RMS normalisation of the linear-attention output, per head: norm first, then the gate.
  *     y = (x * rsqrt(mean(x^2) + eps) * weight) * silu(z)
- * The weight is plain (not an offset from one) and shared by all heads. Backward in plain code: rms_norm_gated_ref.c. */
+ * The weight is plain (not an offset from one) and shared by all heads. Backward in plain code: rms_norm_gated_ref.c.
+ */
 #ifndef DELTUNE_OP_RMS_NORM_GATED_H
 #define DELTUNE_OP_RMS_NORM_GATED_H
 #include <deltune/operators.h>

@@ -287,8 +287,8 @@ DT_DEVICE void barrier_wait(uint32_t barrier, int parity)
                  : "memory");
 #endif
 }
-/* A box of 64 columns of a [T, heads, width] tensor, rows and heads as the map says; what lies outside the tensor arrives
- * as zero. */
+/* A box of 64 columns of a [T, heads, width] tensor, rows and heads as the map says; what lies outside the tensor
+ * arrives as zero. */
 DT_DEVICE void copy_box(uint32_t to, const tensor_map &map, int column, int head, int row, uint32_t barrier)
 {
 #if DT_HOPPER
