@@ -1,32 +1,9 @@
 /* attention of the CUDA plug-in, its kernels run on the CPU (libdeltune-cuda-emulated.so), against the reference in
  * F64: the layout of the training step, cached keys, head sizes and rows that only the plain kernels take. */
-#include "providers/op_testing.h"
+#include "providers/cuda/check/emulated_testing.h"
 #include "providers/reference/reference.h"
 
 #include <deltune/op/attention.h>
-#include <dlfcn.h>
-#include <unistd.h>
-
-static const dt_op_set *set;
-
-static int load(void **state)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
-    (void)state;
-    if (n <= 0)
-        return -1;
-    path[n] = '\0';
-    strcpy(strrchr(path, '/') + 1, "libdeltune-cuda-emulated.so");
-    void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    dt_provider_entry_fn entry = NULL;
-    if (file)
-        *(void **)&entry = dlsym(file, DT_PROVIDER_SYMBOL);
-    for (size_t i = 0; entry && i < entry()->n_ops; i++)
-        if (entry()->ops[i]->op == DT_OP_ATTENTION)
-            set = entry()->ops[i];
-    return 0;
-}
 
 typedef struct {
     int64_t H, Hkv, D, T_cap, n_seq, n_seq_cap;
@@ -96,8 +73,7 @@ static void run(ot_call *c, const dt_op_set *ops, const dt_attention_args *a)
 
 static void check_shape(const shape *s)
 {
-    if (!set) /* built without it, as with sanitizers */
-        skip();
+    const dt_op_set *set = emulated_set(DT_OP_ATTENTION);
     const bool exact = s->dtype == DT_F32;
     ot_call oracle = ot_begin(1), device = ot_begin(1);
     device.exec.device = DT_DEVICE_CUDA;
@@ -161,8 +137,7 @@ static void fill_rows(const dt_tensor *t, int64_t from, int64_t to, double value
 static void nan_stays(void **state)
 {
     (void)state;
-    if (!set)
-        skip();
+    const dt_op_set *set = emulated_set(DT_OP_ATTENTION);
     enum { BEGIN = 70, END = 205, T = 230, ROWS = 256 };
     static const int32_t cu[] = {0, BEGIN, END, T};
     static const int64_t widths[] = {64, 256}, groups[] = {4, 3};
@@ -213,5 +188,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(packs), cmocka_unit_test(long_pack),
                                        cmocka_unit_test(cached_keys), cmocka_unit_test(nan_stays),
                                        cmocka_unit_test(empty)};
-    return cmocka_run_group_tests(tests, load, NULL);
+    return cmocka_run_group_tests(tests, emulated_load, NULL);
 }

@@ -1,64 +1,10 @@
 /* linear and cross_entropy of the CUDA plug-in, its kernels run on the CPU (libdeltune-cuda-emulated.so), against the
  * reference in F64: joined and separate parts, dropout, any rank, bf16 and f32, aligned rows and any others. */
-#include "providers/op_testing.h"
+#include "providers/cuda/check/emulated_testing.h"
 #include "providers/reference/reference.h"
 
 #include <deltune/op/cross_entropy.h>
 #include <deltune/op/linear.h>
-#include <dlfcn.h>
-#include <unistd.h>
-
-static const dt_provider *provider;
-
-static int load(void **state)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
-    (void)state;
-    if (n <= 0)
-        return -1;
-    path[n] = '\0';
-    strcpy(strrchr(path, '/') + 1, "libdeltune-cuda-emulated.so");
-    void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    dt_provider_entry_fn entry = NULL;
-    if (file)
-        *(void **)&entry = dlsym(file, DT_PROVIDER_SYMBOL);
-    if (entry)
-        provider = entry();
-    return 0;
-}
-
-static const dt_op_set *operator_set(dt_op op)
-{
-    if (!provider) /* built without it, as with sanitizers */
-        skip();
-    for (size_t i = 0; i < provider->n_ops; i++)
-        if (provider->ops[i]->op == op)
-            return provider->ops[i];
-    fail_msg("the plug-in has no %s", dt_op_name(op));
-    return NULL;
-}
-
-static ot_call device_call(void)
-{
-    dt_err err = {0};
-    ot_call c = ot_begin(1);
-    c.exec.device = DT_DEVICE_CUDA;
-    assert_ok(provider->device_ops->open(&c.exec, &err), &err);
-    return c;
-}
-
-static void finish_call(ot_call *c)
-{
-    provider->device_ops->close(&c->exec);
-    ot_finish(&c->pool);
-}
-
-static void wait_for(ot_call *c)
-{
-    dt_err err = {0};
-    assert_ok(provider->device_ops->synchronize(&c->exec, &err), &err);
-}
 
 /* ---- linear ---- */
 
@@ -173,15 +119,15 @@ static void compare(const char *what, const dt_tensor *got, const dt_tensor *wan
 
 static void check_shape(const shape *s)
 {
-    const dt_op_set *set = operator_set(DT_OP_LINEAR);
+    const dt_op_set *set = emulated_set(DT_OP_LINEAR);
     double fine = s->activation == DT_BF16 ? 4e-3 : 1e-5, sums = s->activation == DT_BF16 ? 5e-3 : 2e-5;
-    ot_call oracle = ot_begin(1), device = device_call();
+    ot_call oracle = ot_begin(1), device = emulated_begin();
     dt_linear_args want = make(&oracle.pool, s, true), got = make(&device.pool, s, false);
     ot_forward(&oracle, &dtp_ref_linear, &want, true);
     ot_backward(&oracle, &dtp_ref_linear, &want);
     ot_forward(&device, set, &got, true);
     ot_backward(&device, set, &got);
-    wait_for(&device);
+    emulated_wait(&device);
     compare("dx", &got.dx, &want.dx, fine);
     compare("dlora_a", &got.dlora_a, &want.dlora_a, sums);
     for (int j = 0; j < s->n_parts; j++) {
@@ -190,7 +136,7 @@ static void check_shape(const shape *s)
         compare("dweight", &g->dweight, &w->dweight, sums);
         compare("dlora_b", &g->dlora_b, &w->dlora_b, sums);
     }
-    finish_call(&device);
+    emulated_finish(&device);
     ot_finish(&oracle.pool);
 }
 
@@ -317,8 +263,8 @@ static void other_shapes(void **state)
 static void aliases(void **state)
 {
     const shape s = {BF16, .T = 20, .T_cap = 32, .in = 64, .out = {32}, .n_parts = 1, .rank = {4}, .dropout = 0.1f};
-    const dt_op_set *set = operator_set(DT_OP_LINEAR);
-    ot_call apart = device_call(), over = device_call();
+    const dt_op_set *set = emulated_set(DT_OP_LINEAR);
+    ot_call apart = emulated_begin(), over = emulated_begin();
     dt_linear_args a = make(&apart.pool, &s, false), b = make(&over.pool, &s, false);
     (void)state;
     b.part[0].y = b.part[0].c;
@@ -327,13 +273,13 @@ static void aliases(void **state)
     ot_forward(&over, set, &b, true);
     ot_backward(&apart, set, &a);
     ot_backward(&over, set, &b);
-    wait_for(&apart);
-    wait_for(&over);
+    emulated_wait(&apart);
+    emulated_wait(&over);
     ot_same("y", &b.part[0].y, &a.part[0].y);
     ot_same("dx", &b.dx, &a.dx);
     ot_same("dlora_a", &b.dlora_a, &a.dlora_a);
-    finish_call(&apart);
-    finish_call(&over);
+    emulated_finish(&apart);
+    emulated_finish(&over);
 }
 
 /* ---- cross_entropy ---- */
@@ -392,14 +338,14 @@ static void make_head(head_problem *p, ot_pool *pool, const head_shape *s, bool 
 static void check_head(const head_shape *s)
 {
     static head_problem want, got;
-    const dt_op_set *set = operator_set(DT_OP_CROSS_ENTROPY);
+    const dt_op_set *set = emulated_set(DT_OP_CROSS_ENTROPY);
     bool rounded = s->activation == DT_BF16; /* the logits are, too */
-    ot_call oracle = ot_begin(1), device = device_call();
+    ot_call oracle = ot_begin(1), device = emulated_begin();
     make_head(&want, &oracle.pool, s, true);
     make_head(&got, &device.pool, s, false);
     ot_forward(&oracle, &dtp_ref_cross_entropy, &want.a, false);
     ot_forward(&device, set, &got.a, false);
-    wait_for(&device);
+    emulated_wait(&device);
     assert_int_equal(got.result.targets, want.result.targets);
     if (!rounded)
         assert_int_equal(got.result.correct, want.result.correct);
@@ -407,7 +353,7 @@ static void check_head(const head_shape *s)
     compare("row_loss", &got.a.row_loss, &want.a.row_loss, rounded ? 5e-3 : 1e-6);
     compare("dh", &got.a.dh, &want.a.dh, rounded ? 8e-3 : 1e-5);
     compare("dweight", &got.a.dweight, &want.a.dweight, rounded ? 8e-3 : 1e-5);
-    finish_call(&device);
+    emulated_finish(&device);
     ot_finish(&oracle.pool);
 }
 static void heads(void **state)
@@ -449,11 +395,11 @@ static void ties(void **state)
 {
     const int64_t V = 9000;
     const int64_t equal[3][2] = {{5, 6}, {4104, 8500}, {1023, 8999}};
-    const dt_op_set *set = operator_set(DT_OP_CROSS_ENTROPY);
+    const dt_op_set *set = emulated_set(DT_OP_CROSS_ENTROPY);
     (void)state;
     for (int k = 0; k < 3; k++)
         for (int which = 0; which < 2; which++) {
-            ot_call c = device_call();
+            ot_call c = emulated_begin();
             head_problem p;
             head_shape s = {BF16, .T = 1, .T_cap = 1, .H = 8, .V = V, .targets = 1};
             make_head(&p, &c.pool, &s, false);
@@ -463,9 +409,9 @@ static void ties(void **state)
                 ot_set(&p.a.weight, equal[k][i] * 8, 3);
             ((int32_t *)p.a.target.data)[0] = (int32_t)equal[k][which];
             ot_forward(&c, set, &p.a, false);
-            wait_for(&c);
+            emulated_wait(&c);
             assert_int_equal(p.result.correct, which == 0);
-            finish_call(&c);
+            emulated_finish(&c);
         }
 }
 
@@ -476,5 +422,5 @@ int main(void)
         cmocka_unit_test(other_shapes), cmocka_unit_test(aliases),         cmocka_unit_test(heads),
         cmocka_unit_test(ties),
     };
-    return cmocka_run_group_tests(tests, load, NULL);
+    return cmocka_run_group_tests(tests, emulated_load, NULL);
 }
