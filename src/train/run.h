@@ -78,6 +78,10 @@ static inline dt_pack dtp_pack_of(const dt_batch *batch)
  * weights.
  */
 dt_status dtp_run_step(dt_run *run, dt_err *err);
+/* What the gradient norm and the update have in common on all devices; the caller adds where numbers of the step come
+ * from and go to. */
+dt_grad_norm_args dtp_run_norm_args(const dt_run *run);
+dt_adamw_args dtp_run_adamw_args(const dt_run *run);
 /* Takes in the numbers of all steps so far. Nothing to do on the CPU. */
 dt_status dtp_run_settle(dt_run *run, dt_err *err);
 

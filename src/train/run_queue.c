@@ -31,41 +31,16 @@ struct dt_run_queue {
 
 /* ------------------------------------------------------------------ the update */
 
-static dt_grad_norm_args norm_args(dt_run *run)
-{
-    const dt_trainable *t = dtp_model_trainable(run->model);
-    return (dt_grad_norm_args){DT_GRAD_NORM_ARGS,
-                               .grad = dt_tensor_1d(t->grad, DT_F32, t->count),
-                               .segments = t->segments,
-                               .n_segments = t->n_segments,
-                               .result_device = &dtp_model_results(run->model)->norm,
-                               .segments_device = run->queue->segments};
-}
-
-static dt_adamw_args adamw_args(dt_run *run)
-{
-    const dt_train_config *c = run->config;
-    const dt_trainable *t = dtp_model_trainable(run->model);
-    return (dt_adamw_args){DT_ADAMW_ARGS,
-                           .param = dt_tensor_1d(t->param, DT_F32, t->count),
-                           .grad = dt_tensor_1d(t->grad, DT_F32, t->count),
-                           .m = dt_tensor_1d(t->m, DT_F32, t->count),
-                           .v = dt_tensor_1d(t->v, DT_F32, t->count),
-                           .segments = t->segments,
-                           .n_segments = t->n_segments,
-                           .beta1 = (float)c->beta1,
-                           .beta2 = (float)c->beta2,
-                           .eps = (float)c->epsilon,
-                           .values = dtp_model_values(run->model),
-                           .norm = &dtp_model_results(run->model)->norm,
-                           .segments_device = run->queue->segments};
-}
-
 static dt_status queue_update(void *user, dt_err *err)
 {
     dt_run *run = user;
-    const dt_grad_norm_args norm = norm_args(run);
-    const dt_adamw_args adamw = adamw_args(run);
+    dt_grad_norm_args norm = dtp_run_norm_args(run);
+    norm.segments_device = run->queue->segments;
+    norm.result_device = &dtp_model_results(run->model)->norm;
+    dt_adamw_args adamw = dtp_run_adamw_args(run);
+    adamw.segments_device = run->queue->segments;
+    adamw.values = dtp_model_values(run->model);
+    adamw.norm = &dtp_model_results(run->model)->norm;
     dt_status st = dt_op_forward(run->exec, DT_OP_GRAD_NORM, &norm, NULL, err);
     return st == DT_OK ? dt_op_forward(run->exec, DT_OP_ADAMW, &adamw, NULL, err) : st;
 }

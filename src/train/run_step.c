@@ -24,33 +24,44 @@ static dt_status accumulate(dt_run *run, const dt_window *window, dt_err *err)
     return st == DT_OK ? dt_exec_synchronize(run->exec, err) : st;
 }
 
-static dt_status gradient_norm(dt_run *run, dt_grad_norm_result *result, dt_err *err)
+dt_grad_norm_args dtp_run_norm_args(const dt_run *run)
 {
     const dt_trainable *t = dtp_model_trainable(run->model);
-    dt_grad_norm_args args = {DT_GRAD_NORM_ARGS, .grad = dt_tensor_1d(t->grad, DT_F32, t->count),
-                              .segments = t->segments, .n_segments = t->n_segments, .result = result};
+    return (dt_grad_norm_args){DT_GRAD_NORM_ARGS, .grad = dt_tensor_1d(t->grad, DT_F32, t->count),
+                               .segments = t->segments, .n_segments = t->n_segments};
+}
+
+dt_adamw_args dtp_run_adamw_args(const dt_run *run)
+{
+    const dt_train_config *c = run->config;
+    const dt_trainable *t = dtp_model_trainable(run->model);
+    return (dt_adamw_args){DT_ADAMW_ARGS,
+                           .param = dt_tensor_1d(t->param, DT_F32, t->count),
+                           .grad = dt_tensor_1d(t->grad, DT_F32, t->count),
+                           .m = dt_tensor_1d(t->m, DT_F32, t->count),
+                           .v = dt_tensor_1d(t->v, DT_F32, t->count),
+                           .segments = t->segments,
+                           .n_segments = t->n_segments,
+                           .beta1 = (float)c->beta1,
+                           .beta2 = (float)c->beta2,
+                           .eps = (float)c->epsilon};
+}
+
+static dt_status gradient_norm(dt_run *run, dt_grad_norm_result *result, dt_err *err)
+{
+    dt_grad_norm_args args = dtp_run_norm_args(run);
+    args.result = result;
     dt_status st = dt_op_forward(run->exec, DT_OP_GRAD_NORM, &args, NULL, err);
     return st == DT_OK ? dt_exec_synchronize(run->exec, err) : st;
 }
 
 static dt_status update(dt_run *run, dt_err *err)
 {
-    const dt_train_config *c = run->config;
-    const dt_trainable *t = dtp_model_trainable(run->model);
-    double clip = c->max_grad_norm > 0 ? fmin(1, c->max_grad_norm / (run->grad_norm + 1e-6)) : 1;
-    dt_adamw_args args = {DT_ADAMW_ARGS,
-                          .param = dt_tensor_1d(t->param, DT_F32, t->count),
-                          .grad = dt_tensor_1d(t->grad, DT_F32, t->count),
-                          .m = dt_tensor_1d(t->m, DT_F32, t->count),
-                          .v = dt_tensor_1d(t->v, DT_F32, t->count),
-                          .segments = t->segments,
-                          .n_segments = t->n_segments,
-                          .lr = (float)dtp_schedule_rate(&run->schedule, run->state.step),
-                          .beta1 = (float)c->beta1,
-                          .beta2 = (float)c->beta2,
-                          .eps = (float)c->epsilon,
-                          .grad_scale = (float)clip,
-                          .step = run->state.updates + 1};
+    const double most = run->config->max_grad_norm;
+    dt_adamw_args args = dtp_run_adamw_args(run);
+    args.lr = (float)dtp_schedule_rate(&run->schedule, run->state.step);
+    args.grad_scale = (float)(most > 0 ? fmin(1, most / (run->grad_norm + 1e-6)) : 1);
+    args.step = run->state.updates + 1;
     return dt_op_forward(run->exec, DT_OP_ADAMW, &args, NULL, err);
 }
 
